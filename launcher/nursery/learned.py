@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from launcher.nursery.import_recorder import ImportedModule
 from launcher.nursery.preload import NotForkSafe, check_fit
+from launcher.nursery.protocol import ModuleToLoad
 
 EVERY_VARIABLE: Final = "the whole environment"
 METHODS: Final = ("__getitem__", "__iter__", "copy")
@@ -53,7 +53,7 @@ class Unfit(NotForkSafe):
 
 
 def load(
-    modules: Sequence[ImportedModule], own: Collection[str], installed: tuple[str, ...], pause: Callable[[], None]
+    modules: Sequence[ModuleToLoad], own: Collection[str], installed: tuple[str, ...], pause: Callable[[], None]
 ) -> None:
     """Import the modules in their order.
 

@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 
 from launcher.nursery import spawn
 from launcher.nursery.fd_channel import FdChannel
-from launcher.nursery.protocol import NurseryReady, NurseryUp, WorkerStart, encode
+from launcher.nursery.protocol import ModuleUnfit, NurseryReady, NurseryUp, WorkerStart, encode
 from launcher.nursery.supervisor import Nursery, NurseryExit
 from launcher.nursery.warm_policy import why_cold
 from launcher.system import node_lock
@@ -89,20 +89,48 @@ def main() -> Callable[[], NoReturn]:
     _ignore()  # What was imported may have changed them.
     on_parent_death(signal.SIGCONT)
     raise_priority()  # Only now: imports may take a core for seconds.
-    try:
-        end = Nursery(agent, setup.agent, lambda start: setup.cold or why_cold(start.argv, start.env, environ)).serve(
-            ready
-        )
-    except spawn.ChildStarted as born:
-        start = born.start
-    else:
+    parents = {setup.agent}
+    while True:
+        why = lambda start: setup.cold or why_cold(start.argv, start.env, environ)  # noqa: E731
+        try:
+            end = Nursery(agent, parents, why).serve(ready)
+        except spawn.ChildStarted as born:
+            return partial(become, born.start)
+        except spawn.SuccessorStarted as born:
+            agent = FdChannel(socket.socket(fileno=born.fd))
+            parents = {setup.agent, born.parent}
+            ready, become = _succeed(setup, agent, environ, born)
+            continue
         if end is NurseryExit.RENEWED:
             _again(setup, agent, environ)
         if lock is not None and end is NurseryExit.CLOSED:
             lock.remove()
         sys.stderr.flush()
         os._exit(0)  # Python would take apart all that was imported: it takes a second.
-    return partial(become, start)
+
+
+def _succeed(
+    setup: NurserySetup, agent: FdChannel, environ: dict[str, str], born: spawn.SuccessorStarted
+) -> tuple[NurseryReady, Callable[[WorkerStart], NoReturn]]:
+    """In a new process: load what the script has imported, to serve after the nursery that has forked this one."""
+    from launcher.nursery import learned, preload, run_script
+
+    _ignore()
+    agent.put(encode(NurseryUp()))
+    agent.flush()
+    path = sys.path[: -1 if setup.home else None]
+    try:
+        made = preload.load_learned(born.order, setup.folder)
+    except learned.Unfit as error:
+        agent.put(encode(ModuleUnfit(error.name, error.why)))
+        agent.flush()
+        os._exit(0)
+    _ignore()
+    on_parent_death(signal.SIGCONT)
+    if os.getppid() not in (setup.agent, born.parent):
+        os._exit(0)
+    template = run_script.ForkTemplate(path, environ, made.added)
+    return NurseryReady("", made.said, made.watched), partial(run_script.run, template=template)
 
 
 def _warm(

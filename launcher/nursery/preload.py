@@ -15,12 +15,14 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.nursery import library_state
+from launcher.nursery.protocol import PrepareSuccessor
 from launcher.nursery.warm_policy import NO_TORCH
 from launcher.system.processes import has_children
 
@@ -50,6 +52,8 @@ OWN = ("elastic.channel.client", "elastic.environment", "elastic.script.relaunch
 LEFT_OUT = "ps"
 """It imports grpc, and few scripts use it."""
 GPU_DEVICE_PATHS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+SLICE_S, SHARE = 0.02, 0.2
+"""A successor takes this share of a core, in pieces of about this time."""
 SAID_MAX = 2000
 """Bytes that are kept of what the imports wrote to stdout and stderr."""
 
@@ -72,6 +76,50 @@ class PreloadResult(NamedTuple):
 def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult:
     """Import everything. `folder` is where python looks first, as it will in the workers. Raises `NotForkSafe`."""
     _check_names(folder)
+    with _importing(folder) as output:
+        _import_ours()
+        before = dict(os.environ)
+        for name in preload:
+            try:
+                importlib.import_module(name)
+            except BaseException as error:  # Also SystemExit: it is the user's module.
+                raise NotForkSafe(f"--preload {name} cannot be imported ({_line(error)})") from error
+            check_fit(f"--preload {name}")
+        check_fit("importing torch")
+        added = {name: text for name, text in os.environ.items() if before.get(name) != text}
+        if preload:
+            gc.collect()  # What torch leaves is not worth a quarter of a second; what others leave may be more.
+    return PreloadResult(output[0], tuple(_watched(preload)), added)
+
+
+def load_learned(order: PrepareSuccessor, folder: str | None) -> PreloadResult:
+    """Import what a script has imported, slowly, in a process that has imported the rest. Raises `learned.Unfit`."""
+    from launcher.nursery import learned
+
+    with _importing(folder) as output:
+        before = dict(os.environ)
+        learned.load(order.modules, order.own, (*library_state.installed(), library_state.home()), _Throttle().pause)
+        added = {name: text for name, text in os.environ.items() if before.get(name) != text}
+    return PreloadResult(output[0], tuple(_watched(())), added)
+
+
+class _Throttle:
+    """Leaves a core to others: after each moment of its own time a process sleeps in proportion."""
+
+    def __init__(self) -> None:
+        self._used_s = time.process_time()
+
+    def pause(self) -> None:
+        """Called often; sleeps now and then."""
+        used_s = time.process_time() - self._used_s
+        if used_s > SLICE_S:
+            time.sleep(used_s * (1 / SHARE - 1))
+            self._used_s = time.process_time()
+
+
+@contextlib.contextmanager
+def _importing(folder: str | None) -> Iterator[list[str]]:
+    """The surroundings of imports, which leave no trace of themselves; gives what they wrote, at the end."""
     umask = os.umask(0)
     os.umask(umask)
     arguments, sys.argv = sys.argv, [""]
@@ -80,18 +128,7 @@ def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult
     gc.disable()  # Nothing of what is imported is garbage, and looking for it takes half of the time.
     try:
         with _one_thread_in_openblas(), _kept_output() as output:
-            _import_ours()
-            before = dict(os.environ)
-            for name in preload:
-                try:
-                    importlib.import_module(name)
-                except BaseException as error:  # Also SystemExit: it is the user's module.
-                    raise NotForkSafe(f"--preload {name} cannot be imported ({_line(error)})") from error
-                check_fit(f"--preload {name}")
-            check_fit("importing torch")
-            added = {name: text for name, text in os.environ.items() if before.get(name) != text}
-        if preload:
-            gc.collect()  # What torch leaves is not worth a quarter of a second; what others leave may be more.
+            yield output
         gc.freeze()  # Else each worker's collector touches, and so copies, all that was imported: 0.5 s for each.
     finally:
         gc.enable()  # Only now: it would look through all of that once.
@@ -99,7 +136,6 @@ def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult
             sys.path.remove(folder)
         sys.argv = arguments
         os.umask(umask)
-    return PreloadResult(output[0], tuple(_watched(preload)), added)
 
 
 def stamp(path: str) -> str:

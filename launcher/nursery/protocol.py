@@ -63,6 +63,28 @@ class CloseNursery(NamedTuple):
     """Kill everything, then exit in order."""
 
 
+class ModuleToLoad(NamedTuple):
+    """A module that a script has imported from `file`, after it had changed these variables of its environment."""
+
+    name: str
+    file: str
+    changed: tuple[str, ...]
+
+
+class PrepareSuccessor(NamedTuple):
+    """Fork a nursery that loads these modules, too. Its socket to the agent travels with this message.
+
+    `own` are the environment variables that a worker has and a nursery has not, or has otherwise.
+    """
+
+    modules: tuple[ModuleToLoad, ...]
+    own: tuple[str, ...]
+
+
+class HandOver(NamedTuple):
+    """Nothing runs: exit, and leave the node to the successor."""
+
+
 class RenewNursery(NamedTuple):
     """Nothing runs: be as new, in the same process, and say `NurseryReady` again. Nothing is ordered until then."""
 
@@ -80,6 +102,13 @@ class NurseryReady(NamedTuple):
     cold: str
     said: str
     watched: tuple[str, ...]
+
+
+class ModuleUnfit(NamedTuple):
+    """The last word of a successor that has loaded what it must not have loaded, and why it must not."""
+
+    name: str
+    why: str
 
 
 class OrderAck(NamedTuple):
@@ -132,10 +161,20 @@ class GenerationExpired(NamedTuple):
     g: int
 
 
-NurseryOrder = SpawnWorkers | SetDeadline | TerminateWorkers | KillWorkers | RenewNursery | CloseNursery
+NurseryOrder = (
+    SpawnWorkers
+    | SetDeadline
+    | TerminateWorkers
+    | KillWorkers
+    | PrepareSuccessor
+    | HandOver
+    | RenewNursery
+    | CloseNursery
+)
 NurseryReport = (
     NurseryUp
     | NurseryReady
+    | ModuleUnfit
     | OrderAck
     | ChildrenForked
     | ChildrenSignalled
@@ -150,12 +189,15 @@ ORDERS: Mapping[str, type[NurseryOrder]] = {
     "Until": SetDeadline,
     "Stop": TerminateWorkers,
     "Kill": KillWorkers,
+    "Prepare": PrepareSuccessor,
+    "HandOver": HandOver,
     "Renew": RenewNursery,
     "Close": CloseNursery,
 }
 REPORTS: Mapping[str, type[NurseryReport]] = {
     "Ready": NurseryUp,
     "Prepared": NurseryReady,
+    "Unfit": ModuleUnfit,
     "Obeyed": OrderAck,
     "Started": ChildrenForked,
     "Signalled": ChildrenSignalled,
@@ -164,7 +206,11 @@ REPORTS: Mapping[str, type[NurseryReport]] = {
     "Overran": GenerationExpired,
 }
 """The kind of a message as it is sent, and its class."""
-KINDS: Mapping[type, str] = {WorkerStart: "Start", **{of: kind for kind, of in (*ORDERS.items(), *REPORTS.items())}}
+KINDS: Mapping[type, str] = {
+    WorkerStart: "Start",
+    ModuleToLoad: "Module",
+    **{of: kind for kind, of in (*ORDERS.items(), *REPORTS.items())},
+}
 
 
 def encode(message: NurseryOrder | NurseryReport) -> bytes:
@@ -172,6 +218,8 @@ def encode(message: NurseryOrder | NurseryReport) -> bytes:
     raw = message._asdict()
     if isinstance(message, SpawnWorkers):
         raw["workers"] = [start._asdict() for start in message.workers]
+    if isinstance(message, PrepareSuccessor):
+        raw["modules"] = [module._asdict() for module in message.modules]
     return json.dumps({"kind": KINDS[type(message)], **raw}).encode("ascii") + b"\n"
 
 
@@ -214,4 +262,6 @@ def _value(where: str, wanted: str, value: object) -> Any:
             return value
         case "tuple[WorkerStart, ...]", list():
             return tuple(_build(WorkerStart, part) for part in value)
+        case "tuple[ModuleToLoad, ...]", list():
+            return tuple(_build(ModuleToLoad, part) for part in value)
     raise WireError(f"{where} is not {wanted}")

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn
 
-from launcher.nursery.protocol import WorkerStart
+from launcher.nursery.protocol import PrepareSuccessor, WorkerStart
 from launcher.system.worker_signals import on_parent_death
 
 CANNOT_START = 127
@@ -42,6 +42,34 @@ class ChildStarted(BaseException):
     def __init__(self, start: WorkerStart) -> None:
         super().__init__()
         self.start = start
+
+
+class SuccessorStarted(BaseException):
+    """Raised in a new process that is to be a nursery: it leaves every frame of the old one behind."""
+
+    def __init__(self, fd: int, order: PrepareSuccessor, parent: int) -> None:
+        """`fd` is its socket to the agent; `parent` the nursery that has forked it."""
+        super().__init__()
+        self.fd = fd
+        self.order = order
+        self.parent = parent
+
+
+def fork_successor(fd: int, order: PrepareSuccessor) -> int:
+    """Fork a nursery. Returns its pid; raises `SuccessorStarted` in the new process.
+
+    It dies with this one until it is ready.
+    """
+    nursery = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    on_parent_death(signal.SIGKILL)
+    if os.getppid() != nursery:
+        os._exit(128 + signal.SIGKILL)
+    signal.set_wakeup_fd(-1)
+    raise SuccessorStarted(fd, order, nursery)
 
 
 def fork(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStart], None]) -> int:

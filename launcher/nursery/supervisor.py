@@ -20,13 +20,14 @@ code, and each class is compiled at each start. Its own start is in `launcher.nu
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 
 from launcher.nursery import spawn
@@ -40,11 +41,13 @@ from launcher.nursery.protocol import (
     CloseNursery,
     GenerationExited,
     GenerationExpired,
+    HandOver,
     KillWorkers,
     NurseryOrder,
     NurseryReady,
     NurseryReport,
     OrderAck,
+    PrepareSuccessor,
     RenewNursery,
     SetDeadline,
     SpawnWorkers,
@@ -55,7 +58,7 @@ from launcher.nursery.protocol import (
     encode,
 )
 from launcher.system.clock import boottime
-from launcher.system.processes import descendants, exited_child, has_children
+from launcher.system.processes import Process, descendants, exited_child, has_children
 from launcher.system.worker_signals import kill_group, kill_processes, stop_group
 
 POLL_S = 0.25
@@ -82,6 +85,7 @@ class NurseryExit(Enum):
     CLOSED = "the agent said so"
     ORPHANED = "the agent is gone"
     RENEWED = "the nursery is to be made anew"
+    SUCCEEDED = "its successor has the node"
 
 
 class Nursery:
@@ -90,15 +94,17 @@ class Nursery:
     def __init__(
         self,
         agent: FdChannel,
-        agent_pid: int,
+        parents: Collection[int],
         why_cold: Callable[[WorkerStart], str],
     ) -> None:
-        """Guard for the process `agent_pid`, which holds the other end of `agent`.
+        """Guard for the process that holds the other end of `agent`, as long as the parent is one of `parents`.
 
         A worker for which `why_cold` has a reason is executed, any other is forked warm.
         """
         self._agent = agent
-        self._agent_pid = agent_pid
+        self._parents = parents
+        self._successors: set[int] = set()
+        """Nurseries that this one has forked."""
         self._pid = os.getpid()
         self._why_cold = why_cold
         self._poll = select.poll()
@@ -127,14 +133,14 @@ class Nursery:
                 if wake.fileno() in ready:
                     wake.recv(4096)  # If there are more, the next poll says so at once.
                 self._reap()
-                if os.getppid() != self._agent_pid:
+                if os.getppid() not in self._parents:
                     self._lose_agent()
                 if self._agent.fileno() in ready:
                     self._read()
                 self._obey()
                 self._sweep()
                 self._flush()
-        except spawn.ChildStarted:
+        except (spawn.ChildStarted, spawn.SuccessorStarted):
             self._agent.close()
             wake.close()
             raise
@@ -202,6 +208,10 @@ class Nursery:
                 case KillWorkers():
                     if self._generation is not None:
                         self._kill(self._generation)
+                case PrepareSuccessor() as order:
+                    self._prepare(order)
+                case HandOver():
+                    self._end = self._end or NurseryExit.SUCCEEDED
                 case RenewNursery():
                     self._end = self._end or NurseryExit.RENEWED
                 case CloseNursery():
@@ -239,6 +249,14 @@ class Nursery:
             if not pid:
                 self._send_report(ChildExited(g, start.local_rank, spawn.CANNOT_START, boottime(), False))
 
+    def _prepare(self, order: PrepareSuccessor) -> None:
+        if not self._agent.fds:
+            raise WireError("a Prepare came without its socket")
+        fd = self._agent.fds.popleft()
+        with contextlib.suppress(OSError):  # There is no memory for one: its socket is closed, which says so.
+            self._successors.add(spawn.fork_successor(fd, order))
+        os.close(fd)
+
     def _refuse(self, running: RunningGeneration, workers: tuple[WorkerStart, ...]) -> None:
         """No right to run: say so, and let every worker count as killed before its first instruction."""
         for _ in range(FDS_PER_WORKER * len(workers)):
@@ -271,7 +289,12 @@ class Nursery:
         running.signalled.update(running.alive)
         for pid in running.alive:
             kill_group(pid)
-        kill_processes(descendants(os.getpid()))
+        kill_processes(self._family())
+
+    def _family(self) -> list[Process]:
+        """What descends from this process, without its successors."""
+        found = descendants(os.getpid())
+        return [process for process in found if process.pid not in self._successors] if self._successors else found
 
     def _lose_agent(self) -> None:
         """The agent is gone. Whatever is in its socket no longer counts."""
@@ -299,6 +322,7 @@ class Nursery:
                 self._send_report(ChildExited(running.g, local_rank, code, boottime(), ended in running.signalled))
             else:
                 os.waitpid(ended, 0)
+                self._successors.discard(ended)
 
     def _sweep(self) -> None:
         """Once all workers are reaped: kill what they left behind, and say when nothing is left."""
@@ -307,7 +331,7 @@ class Nursery:
             return
         foreign: list[int] = []
         if has_children():
-            family = [process for process in descendants(os.getpid()) if not process.zombie]
+            family = [process for process in self._family() if not process.zombie]
             foreign = kill_processes(family)
             if not family or len(foreign) < len(family):
                 return  # SIGCHLD tells when they can be reaped.

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[3]
 LOADS = """
 import json, os, sys
 from launcher.nursery import library_state, learned
-from launcher.nursery.import_recorder import ImportedModule
+from launcher.nursery.protocol import ModuleToLoad
 pauses, meta_path, methods = [], [*sys.meta_path], {name: vars(type(os.environ))[name] for name in learned.METHODS}
 folders = (*library_state.installed(), os.environ["INSTALLED"])
 sys.path += os.environ["PLACES"].split(os.pathsep)
-modules = [ImportedModule(name, file, tuple(changed), False) for name, file, changed in json.loads(sys.argv[1])]
+modules = [ModuleToLoad(name, file, tuple(changed)) for name, file, changed in json.loads(sys.argv[1])]
 why = ""
 try:
     learned.load(modules, ("RANK", "OURS"), folders, lambda: pauses.append(1))
