@@ -89,15 +89,15 @@ def main() -> Callable[[], NoReturn]:
     _ignore()  # What was imported may have changed them.
     on_parent_death(signal.SIGCONT)
     raise_priority()  # Only now: imports may take a core for seconds.
-    parents = {setup.agent}
+    parents, cold = {setup.agent}, setup.cold
+    why = lambda start: cold or why_cold(start.argv, start.env, environ)  # noqa: E731
     while True:
-        why = lambda start: setup.cold or why_cold(start.argv, start.env, environ)  # noqa: E731
         try:
             end = Nursery(agent, parents, why).serve(ready)
         except spawn.ChildStarted as born:
             return partial(become, born.start)
         except spawn.SuccessorStarted as born:
-            agent = FdChannel(socket.socket(fileno=born.fd))
+            agent, setup = FdChannel(socket.socket(fileno=born.fd)), setup._replace(fd=born.fd)
             parents = {setup.agent, born.parent}
             ready, become = _succeed(setup, agent, environ, born)
             continue
@@ -115,8 +115,9 @@ def _succeed(
     """In a new process: load what the script has imported, to serve after the nursery that has forked this one."""
     from launcher.nursery import learned, preload, run_script
 
+    adopt_orphans()
     _ignore()
-    agent.put(encode(NurseryUp()))
+    agent.put(encode(NurseryUp()), [os.pidfd_open(os.getpid())])
     agent.flush()
     path = sys.path[: -1 if setup.home else None]
     try:

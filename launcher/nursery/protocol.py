@@ -90,7 +90,10 @@ class RenewNursery(NamedTuple):
 
 
 class NurseryUp(NamedTuple):
-    """The nursery stands: it holds its lock, and signals no longer reach it."""
+    """The nursery stands: it holds its lock, and signals no longer reach it.
+
+    With that of a successor travels a descriptor of its process (pidfd).
+    """
 
 
 class NurseryReady(NamedTuple):

@@ -331,9 +331,11 @@ class Nursery:
             return
         foreign: list[int] = []
         if has_children():
-            family = [process for process in self._family() if not process.zombie]
-            foreign = kill_processes(family)
-            if not family or len(foreign) < len(family):
+            family = self._family()
+            living = [process for process in family if not process.zombie]
+            foreign = kill_processes(living)
+            only_successors = not family and self._successors
+            if not only_successors and (not living or len(foreign) < len(living)):
                 return  # SIGCHLD tells when they can be reaped.
         self._generation = None
         self._send_report(GenerationExited(running.g, tuple(foreign)))

@@ -33,6 +33,7 @@ from launcher.system.processes import in_sessions
 from launcher.system.worker_signals import STOP_EXIT_CODE, kill_processes
 from launcher.workers import exit_classification
 from launcher.workers.nursery_process import NurseryProcess, out_of_date
+from launcher.workers.nursery_successor import NurserySuccessor
 from launcher.workers.nursery_watchdog import NurseryWatchdog
 from launcher.workers.spec import WorkerSpec
 from launcher.workers.worker_output import WorkerProcess
@@ -122,6 +123,7 @@ class NurseryClient:
         self.prepared = False
         """Whether the nursery has imported what it was to, or has said why not."""
         self._watched: tuple[str, ...] = ()
+        self._successor: NurserySuccessor | None = None
         self._imports = NurseryWatchdog(lambda: not self.prepared, self._end_nursery)
         self._deadline = NurseryWatchdog(self._may_run, self._end_nursery)
 
@@ -145,7 +147,7 @@ class NurseryClient:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         try:
-            self._process = NurseryProcess(
+            self._process = NurseryProcess.start(
                 self._lock,
                 self._preload_config,
                 adopts=self._adopts,
@@ -189,10 +191,55 @@ class NurseryClient:
         self._loop = asyncio.get_running_loop()
         self._running = _SpawnedGeneration(g, held=True)
         if self.prepared and out_of_date(self._watched):
+            self._drop_successor()
             self._order(protocol.RenewNursery())
             self.prepared = False
             self._imports.expect(PREPARE_LIMIT_S)
         self._release_spawn()
+
+    def prepare(
+        self,
+        modules: Sequence[protocol.ModuleToLoad],
+        own: Sequence[str],
+        on_end: Callable[[str, str], None],
+    ) -> None:
+        """Have a successor made that has these modules, too; it takes over when no worker runs.
+
+        `own` as in `PrepareSuccessor`, `on_end` as in `NurserySuccessor`. One at a time; nothing is done where this
+        nursery is not prepared, or is gone.
+        """
+        if self._process is None or not self._process.lives or not self.prepared or self._successor is not None:
+            return
+
+        def ended(name: str, why: str) -> None:
+            self._successor = None
+            on_end(name, why)
+
+        self._successor = successor = NurserySuccessor(lambda report: self._take_over(), ended)
+        self._order(protocol.PrepareSuccessor(tuple(modules), tuple(own)), [successor.socket_for_it()])
+
+    def _take_over(self) -> None:
+        """Let the successor have the node if it is ready and nothing runs."""
+        successor = self._successor
+        if successor is None or successor.ready is None or self._running is not None or self._closing:
+            return
+        assert self._process is not None
+        self._successor = None
+        successor.release()
+        self._process.hand_over()
+        self._process = NurseryProcess.take_over(
+            successor.channel,
+            successor.pidfd,
+            on_report=self._take,
+            on_end=lambda: self._clear(boottime() + CLEAR_LIMIT_S),
+            complain=self._complain,
+        )
+        self._take(successor.ready._replace(watched=(*self._watched, *successor.ready.watched)))
+
+    def _drop_successor(self) -> None:
+        if self._successor is not None:
+            self._successor.kill()
+            self._successor = None
 
     def _release_spawn(self) -> None:
         """Order what waits for the nursery, once it is prepared."""
@@ -242,6 +289,7 @@ class NurseryClient:
 
     async def close(self) -> None:
         """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
+        self._drop_successor()
         if self._process is None or self._ended.done():
             return
         if self._running is not None and self._running.held:
@@ -291,6 +339,7 @@ class NurseryClient:
                 self._on_event(report._replace(stopped=stopped or worker.asked))
             case protocol.GenerationExited() if running is not None:
                 self._release()
+                self._take_over()
                 self._on_event(report)
             case protocol.GenerationExpired() if running is not None:
                 running.overdue = True
@@ -323,6 +372,7 @@ class NurseryClient:
 
     def _clear(self, until_s: float) -> None:
         """Kill what is left of the workers, again until nothing is left."""
+        self._drop_successor()
         running = self._running
         assert self._process is not None
         if running is not None:

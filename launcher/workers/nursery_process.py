@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.config.config import Config
@@ -73,11 +75,44 @@ def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[s
     return PreloadConfig(cold, config.preload, folder, early)
 
 
+def _pid_of(pidfd: int) -> int:
+    """The process of a descriptor; -1 if it has been reaped."""
+    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+    return next(int(line.removeprefix("Pid:")) for line in lines if line.startswith("Pid:"))
+
+
 class NurseryProcess:
     """One nursery, from its start to its end. One that does not answer is ended."""
 
     def __init__(
         self,
+        channel: FdChannel,
+        pidfd: int,
+        *,
+        started: subprocess.Popen[bytes] | None,
+        others: frozenset[int] | None,
+        on_report: Callable[[protocol.NurseryReport], None],
+        on_end: Callable[[], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        """Speak to one that runs; see `start` and `take_over`."""
+        self._loop = asyncio.get_running_loop()
+        self._on_report, self._on_end, self._complain = on_report, on_end, complain
+        self._ordered = self._answered = 0
+        self._answers = NurseryWatchdog(lambda: self._ordered > self._answered, self._end_silent)
+        self._others = others
+        """The children that this process had before, None if it does not adopt those of the nursery."""
+        self._started = started
+        self.pid = started.pid if started is not None else _pid_of(pidfd)
+        self.lives = True
+        self._channel = channel
+        self._pidfd = pidfd
+        self._loop.add_reader(self._channel, self._read)
+        self._loop.add_reader(self._pidfd, self._died)
+
+    @classmethod
+    def start(
+        cls,
         lock: Path | None,
         recipe: PreloadConfig,
         *,
@@ -85,34 +120,52 @@ class NurseryProcess:
         on_report: Callable[[protocol.NurseryReport], None],
         on_end: Callable[[], None],
         complain: Callable[[str], None],
-    ) -> None:
-        """Start it. Raises `OSError` if it cannot be started.
+    ) -> NurseryProcess:
+        """Start one. Raises `OSError` if it cannot be started.
 
         `on_report` gets what it says, except its answers to orders; after the last report `on_end` is called. `lock`,
         `recipe`, `adopts` and `complain` as in `launcher.workers.nursery_client`.
         """
-        self._loop = asyncio.get_running_loop()
-        self._on_report, self._on_end, self._complain = on_report, on_end, complain
-        self._ordered = self._answered = 0
-        self._answers = NurseryWatchdog(lambda: self._ordered > self._answered, self._end_silent)
-        self._others: frozenset[int] | None = None
-        """The children that this process had before, None if it does not adopt those of the nursery."""
+        others: frozenset[int] | None = None
         if adopts:
             adopt_orphans()
-            self._others = frozenset(child.pid for child in descendants(os.getpid()))
+            others = frozenset(child.pid for child in descendants(os.getpid()))
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = new_nursery(theirs.fileno(), lock, recipe)
+                started = new_nursery(theirs.fileno(), lock, recipe)
         except OSError:
             ours.close()
             raise
-        self.pid = self._process.pid
-        self.lives = True
-        self._channel = FdChannel(ours)
-        self._pidfd = os.pidfd_open(self.pid)
-        self._loop.add_reader(self._channel, self._read)
-        self._loop.add_reader(self._pidfd, self._died)
+        return cls(
+            FdChannel(ours),
+            os.pidfd_open(started.pid),
+            started=started,
+            others=others,
+            on_report=on_report,
+            on_end=on_end,
+            complain=complain,
+        )
+
+    @classmethod
+    def take_over(
+        cls,
+        channel: FdChannel,
+        pidfd: int,
+        *,
+        on_report: Callable[[protocol.NurseryReport], None],
+        on_end: Callable[[], None],
+        complain: Callable[[str], None],
+    ) -> NurseryProcess:
+        """One that another nursery has forked, which leaves it to this process when it ends."""
+        pid = _pid_of(pidfd)
+        others = frozenset(child.pid for child in descendants(os.getpid()) if child.pid != pid)
+        return cls(channel, pidfd, started=None, others=others, on_report=on_report, on_end=on_end, complain=complain)
+
+    def hand_over(self) -> None:
+        """Let it end: another one has the node. Nothing is told of it any more."""
+        self.order(protocol.HandOver())
+        self._on_report, self._on_end = lambda report: None, lambda: None
 
     def order(self, order: protocol.NurseryOrder, fds: Sequence[int] = ()) -> None:
         """Queue an order. When the nursery has ended it has no addressee."""
@@ -126,7 +179,8 @@ class NurseryProcess:
     def kill(self) -> None:
         """SIGKILL; it takes its workers with it."""
         self._answers.stop()
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def left_behind(self) -> list[Process]:
         """What it has left to this process when it died, also in sessions of their own; the dead are reaped."""
@@ -183,7 +237,11 @@ class NurseryProcess:
         self._answers.stop()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._process.wait()
+        if self._started is not None:
+            self._started.wait()
+        else:
+            with suppress(ChildProcessError):  # Its parent died a moment ago, and has not left it to this process yet.
+                os.waitpid(self.pid, 0)
         while ready(self._channel.fileno(), select.POLLIN, 0) and self._read():
             continue
         self._loop.remove_reader(self._channel)

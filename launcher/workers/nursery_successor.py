@@ -1,0 +1,63 @@
+"""A nursery that another one has forked, until it takes the node over: it loads what the script has imported."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+from launcher.nursery import protocol
+from launcher.nursery.fd_channel import ChannelClosed, FdChannel
+
+
+class NurserySuccessor:
+    """One successor, from the order for it to its hand-over or its end."""
+
+    def __init__(self, on_ready: Callable[[protocol.NurseryReady], None], on_end: Callable[[str, str], None]) -> None:
+        """`on_end` hears which module it must not load and why, or two empty texts if it has ended without a word."""
+        self._on_ready, self._on_end = on_ready, on_end
+        self._loop = asyncio.get_running_loop()
+        ours, self._theirs = socket.socketpair()
+        self.channel = FdChannel(ours)
+        self.pidfd = -1
+        self.ready: protocol.NurseryReady | None = None
+        self._loop.add_reader(self.channel, self._read)
+
+    def socket_for_it(self) -> int:
+        """Its end of the channel, to travel with the order; it is the caller's."""
+        return self._theirs.detach()
+
+    def release(self) -> None:
+        """Read no more: somebody else has its channel now."""
+        self._loop.remove_reader(self.channel)
+
+    def kill(self) -> None:
+        """End it; nothing is told of it."""
+        self.release()
+        if self.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            os.close(self.pidfd)
+        self.channel.close()
+
+    def _read(self) -> None:
+        try:
+            reports = [protocol.decode(line, protocol.REPORTS) for line in self.channel.take()]
+        except (ChannelClosed, protocol.WireError):
+            self.kill()
+            self._on_end("", "")
+            return
+        for report in reports:
+            match report:
+                case protocol.NurseryUp():
+                    self.pidfd = self.channel.fds.popleft()
+                case protocol.ModuleUnfit(name, why):
+                    self.kill()
+                    self._on_end(name, why)
+                    return
+                case protocol.NurseryReady():
+                    self.ready = report
+                    self._on_ready(report)
