@@ -167,9 +167,24 @@ class SegmentDenied(msgspec.Struct, frozen=True, tag="refused"):
     why: Text
 
 
+class ScriptImport(msgspec.Struct, frozen=True):
+    """A module that the script has imported from `file`, after it had changed these variables of its environment."""
+
+    name: Annotated[str, msgspec.Meta(max_length=200)]
+    file: Text
+    changed: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=200)], ...], msgspec.Meta(max_length=100)] = ()
+
+
+class ScriptImports(msgspec.Struct, frozen=True, tag="imports"):
+    """What the script has imported before its process group was there, in that order, beside what it found loaded."""
+
+    modules: Annotated[tuple[ScriptImport, ...], msgspec.Meta(max_length=300)]
+
+
 WorkerMessage = (
     WorkerHello | Preparing | PreparationOver | JoiningGroup | GroupFormed | AcceptsPlannedStop | RestoreDone |
-    FirstCommit | Serving | Progress | CheckpointSaved | SavedAndLeaving | Unrecoverable | AgentLogLine | SegmentRequest
+    FirstCommit | Serving | Progress | CheckpointSaved | SavedAndLeaving | Unrecoverable | AgentLogLine | SegmentRequest |
+    ScriptImports
 )  # fmt: skip
 """What a worker says."""
 AgentMessage = PlannedStopRequest | Segment | SegmentDenied

@@ -49,7 +49,7 @@ class ImportRecorder:
 
     def start(self) -> None:
         """Begin. The script must find its environment, `sys.argv` and `sys.path` as they are now."""
-        self._environ, self._places, self._pid = dict(os.environ), ([*sys.argv], [*sys.path]), os.getpid()
+        self._environ, self._places, self._pid = dict(os.environ), (sys.argv[1:], [*sys.path]), os.getpid()
         self._original = original = vars(PathFinder)["find_spec"]
         find = original.__func__
 
@@ -82,7 +82,7 @@ class ImportRecorder:
         changed = {
             name for name in environ.keys() | self._environ.keys() if environ.get(name) != self._environ.get(name)
         }
-        moved = (sys.argv, sys.path) != self._places
+        moved = (sys.argv[1:], sys.path) != self._places  # `python -m` itself changes the first word.
         self._found[spec.name] = ImportedModule(spec.name, file, tuple(sorted(changed)), moved)
 
     def _imported_by_installed(self, frame: FrameType | None) -> bool:

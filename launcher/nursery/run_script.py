@@ -31,6 +31,7 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFil
 from typing import Any, NoReturn
 
 from launcher.nursery import library_state, spawn, torch_patch
+from launcher.nursery.import_recorder import ImportRecorder
 from launcher.nursery.protocol import WorkerStart
 from launcher.system import proctitle
 
@@ -58,6 +59,7 @@ class ForkTemplate:
             place for place in sys.path_importer_cache if not place.startswith(library_state.installed())
         )
         self.setters = library_state.openblas_setters()
+        self.recorder = ImportRecorder(library_state.installed())
 
 
 def run(start: WorkerStart, template: ForkTemplate) -> NoReturn:
@@ -73,6 +75,7 @@ def run(start: WorkerStart, template: ForkTemplate) -> NoReturn:
     failure: BaseException | None = None
     try:
         program, from_file = _program(list(start.argv), start.env)
+        template.recorder.start()
         try:
             program()
         finally:
@@ -123,7 +126,7 @@ def _become_script(start: WorkerStart, template: ForkTemplate) -> None:
     main_thread: Any = threading.main_thread()
     main_thread._set_native_id()  # Python 3.11 leaves the parent's.
     library_state.restore(start.env, template.environ, template.setters)
-    torch_patch.install()
+    torch_patch.install(template.recorder.stop)
 
 
 def _close_like_exec() -> None:

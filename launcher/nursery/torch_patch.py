@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Final
@@ -23,6 +23,7 @@ from typing import Any, Final
 from elastic import _port_wait
 from elastic.channel import client, messages
 from elastic.errors import ConfigError
+from launcher.nursery.import_recorder import ImportedModule
 
 OFF: Final = "ELASTIC_NO_TORCH_PATCH"
 """A worker that has this variable is left alone."""
@@ -43,8 +44,10 @@ machine). A warm worker ends without taking modules apart, so what is here is ne
 """
 
 
-def install() -> bool:
+def install(imported: Callable[[], tuple[ImportedModule, ...]] = tuple) -> bool:
     """Put ours around torch's, wherever it is called from; False if it is `OFF`, or torch is not loaded.
+
+    `imported` tells what the script has imported, when its process group is there.
 
     To a script it is the same function: name, signature, documentation, and where pickle finds it.
     """
@@ -67,6 +70,8 @@ def install() -> bool:
             _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
             if end is not None:
                 end.send(messages.GroupFormed(messages.clock()))
+                found = [module for module in imported() if not module.moved]
+                end.send(messages.ScriptImports(tuple(messages.ScriptImport(*module[:3]) for module in found)))
         said = said or own
         return answer
 
