@@ -16,6 +16,12 @@ import msgspec
 PACKET_MAX = 64 << 10
 """Bytes of one message."""
 METRICS_MAX = 64
+MODULES_MAX = 300
+"""Modules of a script that are named."""
+OWN_MAX = 100
+"""Modules of the user that are named."""
+CHANGED_MAX = 100
+NAME_MAX = 200
 VARIABLE = "ELASTIC_CHANNEL"
 SERVERS_FROM = 1 << 20
 """Servers have no rank. Among those who speak they count from here."""
@@ -167,24 +173,49 @@ class SegmentDenied(msgspec.Struct, frozen=True, tag="refused"):
     why: Text
 
 
-class ScriptImport(msgspec.Struct, frozen=True):
-    """A module that the script has imported from `file`, after it had changed these variables of its environment."""
+Name = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
+"""Of a module, or of a variable of the environment."""
 
-    name: Annotated[str, msgspec.Meta(max_length=200)]
+
+class ScriptImport(msgspec.Struct, frozen=True):
+    """A module that the script has imported from `file`, and what it had changed in its process before.
+
+    `changed` are names of environment variables, and of what `launcher.nursery.process_state` compares.
+    """
+
+    name: Name
     file: Text
-    changed: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=200)], ...], msgspec.Meta(max_length=100)] = ()
+    changed: Annotated[tuple[Name, ...], msgspec.Meta(max_length=CHANGED_MAX)] = ()
+
+
+class OwnModule(msgspec.Struct, frozen=True):
+    """A module of the user's own, and its file."""
+
+    name: Name
+    file: Text
 
 
 class ScriptImports(msgspec.Struct, frozen=True, tag="imports"):
-    """What the script has imported before its process group was there, in that order, beside what it found loaded."""
+    """What the script has imported before its process group stood, in that order, beside what it found loaded.
 
-    modules: Annotated[tuple[ScriptImport, ...], msgspec.Meta(max_length=300)]
+    `changed` are the environment variables that it had changed by then, `own` the user's modules that it had imported.
+    """
+
+    modules: Annotated[tuple[ScriptImport, ...], msgspec.Meta(max_length=MODULES_MAX)]
+    changed: Annotated[tuple[Name, ...], msgspec.Meta(max_length=CHANGED_MAX)] = ()
+    own: Annotated[tuple[OwnModule, ...], msgspec.Meta(max_length=OWN_MAX)] = ()
+
+
+class StartedAgain(msgspec.Struct, frozen=True, tag="again"):
+    """The script has set this variable, which a module loaded before it had read: its process begins anew, cold."""
+
+    variable: Name
 
 
 WorkerMessage = (
     WorkerHello | Preparing | PreparationOver | JoiningGroup | GroupFormed | AcceptsPlannedStop | RestoreDone |
-    FirstCommit | Serving | Progress | CheckpointSaved | SavedAndLeaving | Unrecoverable | AgentLogLine | SegmentRequest |
-    ScriptImports
+    FirstCommit | Serving | Progress | CheckpointSaved | SavedAndLeaving | Unrecoverable | AgentLogLine |
+    SegmentRequest | ScriptImports | StartedAgain
 )  # fmt: skip
 """What a worker says."""
 AgentMessage = PlannedStopRequest | Segment | SegmentDenied

@@ -1,55 +1,63 @@
-"""What a script imports until its process group is there, for a nursery that has it loaded before the next start.
+"""What a script imports until its process group stands, for a nursery that has it loaded before the next start.
 
 A warm worker records from before the first line of its script. It watches where python looks for modules
 (`PathFinder.find_spec`), and puts python's own function back when it is asked what was imported: `sys.meta_path` stays
 as it is, and no frame of the recorder is in a traceback of the script.
 
 A module is named if it is an installed package or of the standard library, and no other module that is named imports
-it. With each come the names of the environment variables that the script had changed before.
+it. With each come the names of what the script had changed before: environment variables, `sys.argv`, and what
+`process_state.SCRIPTS` has.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-MODULES_MAX: Final = 300
-"""More are not named; a script that imports as many by itself is not known."""
+from launcher.nursery import process_state
+
 MODULE_BODY: Final = "<module>"
 """The name of the frame in which a module is executed."""
 
 
 class ImportedModule(NamedTuple):
-    """A module that a script has imported from `file`.
-
-    `changed` are the environment variables that it had set, changed or deleted before. `moved`: it had changed
-    `sys.argv` or `sys.path`.
-    """
+    """A module that a script has imported from `file`, after it had `changed` this of its process."""
 
     name: str
     file: str
     changed: tuple[str, ...]
-    moved: bool
+
+
+class Recording(NamedTuple):
+    """What a script has imported, in that order, had `changed` at the end, and its `own` modules with their files."""
+
+    modules: tuple[ImportedModule, ...]
+    changed: tuple[str, ...]
+    own: tuple[tuple[str, str], ...]
 
 
 class ImportRecorder:
     """Records from `start` to `stop`."""
 
-    def __init__(self, installed: tuple[str, ...]) -> None:
-        """`installed`: the folders of the standard library and of installed packages."""
+    def __init__(self, installed: tuple[str, ...], home: str) -> None:
+        """`installed`: the folders of the standard library and of installed packages; `home`: that of our packages."""
         self._installed = tuple(f"{folder}{os.sep}" for folder in installed)
+        self._known = (*self._installed, f"{home}{os.sep}elastic{os.sep}")
         self._found: dict[str, ImportedModule] = {}
-        self._environ: dict[str, str] = {}
-        self._places: tuple[list[str], list[str]] = ([], [])
+        self._environ: Mapping[str, str] = {}
+        self._state: Mapping[str, object] = {}
+        self._arguments: list[str] = []
         self._pid = 0
         self._original: Any = None
 
     def start(self) -> None:
-        """Begin. The script must find its environment, `sys.argv` and `sys.path` as they are now."""
-        self._environ, self._places, self._pid = dict(os.environ), (sys.argv[1:], [*sys.path]), os.getpid()
+        """Begin. The script must find its environment, `sys.argv` and the rest as they are now."""
+        self._environ, self._arguments, self._pid = dict(os.environ), sys.argv[1:], os.getpid()
+        self._state = process_state.state_of(process_state.SCRIPTS)
         self._original = original = vars(PathFinder)["find_spec"]
         find = original.__func__
 
@@ -61,29 +69,23 @@ class ImportRecorder:
 
         PathFinder.find_spec = classmethod(find_spec)  # type: ignore[method-assign, assignment]
 
-    def stop(self) -> tuple[ImportedModule, ...]:
-        """End, and tell which modules were imported, in their order. A process that was forked meanwhile has none."""
+    def stop(self) -> Recording | None:
+        """End, and tell what was imported. None if it has ended before, and in a process that was forked meanwhile."""
         if self._original is None:
-            return ()
+            return None
         PathFinder.find_spec = self._original  # type: ignore[method-assign]
         self._original = None
         if os.getpid() != self._pid:
-            return ()
+            return None
         found = [module for name, module in self._found.items() if name in sys.modules]  # Others were looked for only.
-        return tuple(found[:MODULES_MAX])
+        return Recording(tuple(found), self._changed(), tuple(self._own()))
 
     def _note(self, spec: ModuleSpec, frame: FrameType | None) -> None:
         file = spec.origin
         if spec.name in self._found or file is None or not file.startswith(self._installed):
             return
-        if self._imported_by_installed(frame):
-            return
-        environ = dict(os.environ)
-        changed = {
-            name for name in environ.keys() | self._environ.keys() if environ.get(name) != self._environ.get(name)
-        }
-        moved = (sys.argv[1:], sys.path) != self._places  # `python -m` itself changes the first word.
-        self._found[spec.name] = ImportedModule(spec.name, file, tuple(sorted(changed)), moved)
+        if not self._imported_by_installed(frame):
+            self._found[spec.name] = ImportedModule(spec.name, file, self._changed())
 
     def _imported_by_installed(self, frame: FrameType | None) -> bool:
         """Tell whether the body of an installed module, which is being imported, has led to this import."""
@@ -93,3 +95,16 @@ class ImportRecorder:
                 return frame.f_globals.get("__name__") != "__main__"
             frame = frame.f_back
         return False
+
+    def _changed(self) -> tuple[str, ...]:
+        environ = dict(os.environ)
+        names = {name for name in environ.keys() | self._environ.keys() if environ.get(name) != self._environ.get(name)}
+        names.update(process_state.differing(self._state, process_state.state_of(process_state.SCRIPTS)))
+        if sys.argv[1:] != self._arguments:  # `python -m` itself changes the first word.
+            names.add(process_state.ARGUMENTS)
+        return tuple(sorted(names))
+
+    def _own(self) -> list[tuple[str, str]]:
+        """The user's modules: what is neither installed nor ours."""
+        files = [(name, getattr(module, "__file__", None)) for name, module in tuple(sys.modules.items())]
+        return [(name, file) for name, file in files if isinstance(file, str) and not file.startswith(self._known)]

@@ -1,9 +1,17 @@
 """Load in a nursery what scripts have imported, exactly as a script would find it. Raises `Unfit` where it cannot.
 
-A module is unfit if another process than the script must not have loaded it: while it is imported, it reads an
-environment variable that is another one in a worker, or that the script changes before; it starts a thread or a
-process, or opens a GPU; it, or a module that it imports, is not the file that the script had. The process that raises
-is of no use any more: its successor loads the rest.
+A module is unfit if another process than the script's must not have loaded it. While it is imported, it
+
+- reads an environment variable that is another one in a worker, or that the script changes before, or `sys.argv`;
+- changes what a worker has of its own (signal handlers, random numbers, open files ...), or what the script has changed
+  before (filters of warnings, the locale);
+- starts a thread or a process, opens a GPU, or writes to stdout or stderr;
+- is not the file that the script had, or imports one of the user's own.
+
+Code in C can read a variable unseen: of each library that is loaded it is known what it reads (`REVIEWED`), or its file
+must have none of these variables' names in it.
+
+The process that raises is of no use any more: another one loads the rest.
 """
 
 from __future__ import annotations
@@ -11,35 +19,98 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
+import resource
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import FrameType
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from launcher.nursery.preload import NotForkSafe, check_fit
-from launcher.nursery.protocol import ModuleToLoad
+from launcher.nursery import library_state, process_state
+from launcher.nursery.import_watch import EVERY_VARIABLE, noted_reads, paused
+from launcher.nursery.preload import NotForkSafe, check_fit, importing, watched
+from launcher.nursery.protocol import ModuleToLoad, PrepareSuccessor
 
-EVERY_VARIABLE: Final = "the whole environment"
-METHODS: Final = ("__getitem__", "__iter__", "copy")
-"""How a program reads `os.environ`: all of its other methods use these."""
-IN_BETWEEN: Final = ("os", "collections.abc", "_collections_abc", __name__)
-"""Modules through which another one reads a variable."""
+OF_ONE_WORKER: Final = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+)
+OF_ONE_WORKER_BEGINNINGS: Final = ("ELASTIC_", "TORCHELASTIC_", "PADDLE_")
+"""Variables that belong to one worker, whatever this one has."""
+REVIEWED: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        (
+            "PIL",
+            "_yaml",
+            "charset_normalizer",
+            "contourpy",
+            "kiwisolver",
+            "markupsafe",
+            "numpy",
+            "numpy.libs",
+            "pandas",
+            "pillow.libs",
+            "regex",
+            "safetensors",
+            "scipy",
+            "sklearn",
+            "xxhash",
+            "yaml",
+        ),
+        (),
+    ),
+    "matplotlib": ("FREETYPE_",),
+    "pyarrow": ("ARROW_", "AZURE_LOG_LEVEL", "JE_ARROW_", "OPENSSL_", "SSLKEYLOGFILE"),
+    "scikit_learn.libs": ("GOMP_", "OMP_"),
+    "scipy.libs": ("GFORTRAN_", "GOTO_", "OMP_", "OPENBLAS_"),
+    "tokenizers": ("CLICOLOR", "NO_COLOR", "RUST_LOG", "TOKENIZERS_LOG"),
+    "torch": ("TORCH", "PYTORCH", "OMP_", "KMP_", "MKL_"),
+}
+"""Folders of installed packages, and how the names begin that their libraries read when they are loaded: seen where
+the calls of getenv were counted. tests/process/nursery/test_learned_packages.py compares warm and fresh processes."""
+DYNLOAD: Final = "lib-dynload"
+"""Where python's own extension modules are."""
+MEMORY_MAX: Final = 1 << 30
+"""Bytes that the modules of a script may take, beside what the nursery has."""
+SLICE_S: Final = 0.02
+"""A successor works for about this time before it sleeps."""
 
 
 class Known(NamedTuple):
-    """A module that reads variables of a worker when it is imported, and what makes up for that.
+    """A module that reads, when it is imported, what is another one in a worker, and what makes up for that.
 
-    `reads` are the beginnings of the names that count to it. `again` is run in a worker before its script.
+    `reads` are the beginnings of the variables that count to it. `again` is run in a worker before its script, with the
+    names of the module; "" where nothing of what it has read is kept.
     """
 
-    reads: tuple[str, ...]
+    reads: tuple[str, ...] = ()
     again: str = ""
 
 
 KNOWN: Final[Mapping[str, Known]] = {
+    "datasets.fingerprint": Known(again="fingerprint_rng.seed()"),
     "fsspec.config": Known(("FSSPEC_",)),
-    "lightning.fabric.utilities.rank_zero": Known((), "rank_zero_only.rank = _get_rank() or 0"),
-    "torchmetrics.utilities.prints": Known((), "rank_zero_only.rank = int(os.environ.get('LOCAL_RANK', 0))"),
+    "joblib._multiprocessing_helpers": Known(),
+    "lightning.fabric.utilities.rank_zero": Known(again="rank_zero_only.rank = _get_rank() or 0"),
+    "multiprocess.process": Known(again="current_process().authkey, ORIGINAL_DIR = os.urandom(32), os.getcwd()"),
+    "scipy.stats._distribution_infrastructure": Known(),
+    "torchmetrics.utilities.prints": Known(again="rank_zero_only.rank = int(os.environ.get('LOCAL_RANK', 0))"),
+    "transformers.utils.hub": Known(again="SESSION_ID = uuid4().hex"),
 }
 
 
@@ -52,97 +123,198 @@ class Unfit(NotForkSafe):
         self.why = why
 
 
-def load(
-    modules: Sequence[ModuleToLoad], own: Collection[str], installed: tuple[str, ...], pause: Callable[[], None]
-) -> None:
-    """Import the modules in their order.
+class Surroundings(NamedTuple):
+    """What `load` needs of the process that it works in.
 
-    `own` are the variables that a worker has and this process has not, or that differ; `installed` the folders of the
-    standard library and of installed packages. `pause` is called now and then between two modules.
+    `installed` are the folders of the standard library and of installed packages. `begins` is called with the name of
+    each module before it is imported, `pause` now and then in between; `written` tells how many bytes were written to
+    stdout and stderr.
     """
-    folders = tuple(f"{folder}{os.sep}" for folder in installed)
-    for module in modules:
-        known = set(sys.modules)
-        with _read_variables() as reads, _paused(pause):
-            try:
-                importlib.import_module(module.name)
-            except BaseException as error:  # Also SystemExit: whatever the module does.
-                raise Unfit(module.name, f"cannot be imported ({type(error).__name__}: {error})") from error
-        for reader, variable in sorted(reads):
-            if _counts(reader, variable, {*own, *module.changed}):
-                raise Unfit(module.name, f"{reader} reads {variable} when it is imported")
-        for name in sys.modules.keys() - known:
-            if other := _other_file(name, folders):
-                raise Unfit(module.name, f"imports {name} from {other}")
-        origin = getattr(getattr(sys.modules[module.name], "__spec__", None), "origin", None)
-        if origin != module.file:
-            raise Unfit(module.name, f"is {origin} here, and {module.file} in the script")
-        try:
-            check_fit(module.name)
-        except NotForkSafe as error:
-            raise Unfit(module.name, str(error)) from error
+
+    installed: tuple[str, ...]
+    begins: Callable[[str], None]
+    pause: Callable[[], None]
+    written: Callable[[], int]
 
 
-def _other_file(name: str, folders: tuple[str, ...]) -> str:
-    """The file of a module that is neither installed nor part of python, "" if it is."""
-    file = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
-    return file if isinstance(file, str) and os.path.isabs(file) and not file.startswith(folders) else ""
+class Learned(NamedTuple):
+    """What a successor has `loaded`: as `PreloadResult`, and the variables that its modules have `read`.
+
+    "A_*" stands for all that begin so.
+    """
+
+    said: str
+    watched: tuple[str, ...]
+    added: dict[str, str]
+    loaded: tuple[str, ...]
+    read: frozenset[str]
 
 
-def _counts(reader: str, variable: str, changing: Collection[str]) -> bool:
-    """Tell whether a module that has read a variable may be another one in the script."""
-    known = KNOWN.get(reader)
-    if known is None:
-        return variable in changing or variable == EVERY_VARIABLE
-    return any(name.startswith(known.reads) for name in changing) if known.reads else False
+def load_learned(order: PrepareSuccessor, folder: str | None, begins: Callable[[str], None]) -> Learned:
+    """Import what a script has imported, in a process that has imported the rest. Raises `Unfit`.
+
+    `folder` is where python looks first; `begins` as in `Surroundings`.
+    """
+    installed = (*library_state.installed(), library_state.home())
+    with importing(folder) as output, _bounded_memory():
+        before = dict(os.environ)
+        read = load(order, Surroundings(installed, begins, _Throttle(order.share).pause, output.size))
+        added = {name: text for name, text in os.environ.items() if before.get(name) != text}
+    loaded = tuple(module.name for module in order.modules)
+    return Learned(output.text, tuple(watched(())), added, loaded, read)
 
 
-@contextlib.contextmanager
-def _read_variables() -> Iterator[set[tuple[str, str]]]:
-    """The modules that read environment variables, and which; `EVERY_VARIABLE` if all of them are."""
-    reads, kind = set[tuple[str, str]](), type(os.environ)
-    before = {name: vars(kind)[name] for name in METHODS}
+class _Throttle:
+    """Leaves a core to others: after each moment of its own time a process sleeps in proportion.
 
-    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(environ: Any, *args: Any) -> Any:
-            variable = os.fsdecode(args[0]) if args and isinstance(args[0], str | bytes) else EVERY_VARIABLE
-            reads.add((_reader(sys._getframe(1)), variable))
-            return original(environ, *args)
+    A priority would be inherited by workers, and an ordinary user cannot take it back.
+    """
 
-        return method
+    def __init__(self, share: float) -> None:
+        """The process takes this share of a core."""
+        self._rest = 1 / share - 1
+        self._used_s = time.process_time()
 
-    for name, original in before.items():
-        setattr(kind, name, noting(original))
-    try:
-        yield reads
-    finally:
-        for name, original in before.items():
-            setattr(kind, name, original)
-
-
-def _reader(frame: FrameType | None) -> str:
-    while frame is not None:
-        if (name := frame.f_globals.get("__name__", "")) not in IN_BETWEEN:
-            return str(name)
-        frame = frame.f_back
-    return ""
-
-
-class _Pause:
-    """A finder that finds nothing, and gives the other processes of the machine a turn before each module."""
-
-    def __init__(self, pause: Callable[[], None]) -> None:
-        self._pause = pause
-
-    def find_spec(self, *_: object) -> None:
-        self._pause()
+    def pause(self) -> None:
+        """Called often; sleeps now and then."""
+        used_s = time.process_time() - self._used_s
+        if used_s > SLICE_S and self._rest > 0:
+            time.sleep(used_s * self._rest)
+            self._used_s = time.process_time()
 
 
 @contextlib.contextmanager
-def _paused(pause: Callable[[], None]) -> Iterator[None]:
-    finder: Any = _Pause(pause)
-    sys.meta_path.insert(0, finder)
+def _bounded_memory() -> Iterator[None]:
+    """An import that takes more than `MEMORY_MAX` fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    limit = (int(status["VmData"].split()[0]) << 10) + MEMORY_MAX
+    if soft != resource.RLIM_INFINITY:
+        limit = min(limit, soft)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def load(order: PrepareSuccessor, around: Surroundings) -> frozenset[str]:
+    """Import the modules of the order, in their order; the environment variables that they have read."""
+    read = set[str]()
+    for module in order.modules:
+        around.begins(module.name)
+        read |= _load_one(module, order, around)
+    return frozenset(read)
+
+
+def set_right(modules: Mapping[str, Any]) -> None:
+    """In a worker, before its script: let modules that have read variables of a worker read them again."""
+    for name, known in KNOWN.items():
+        if known.again and name in modules:
+            exec(known.again, vars(modules[name]))
+
+
+def _load_one(module: ModuleToLoad, order: PrepareSuccessor, around: Surroundings) -> set[str]:
+    """Import one; the variables that were read."""
+    loaded, libraries, written = set(sys.modules), library_state.loaded_libraries(), around.written()
+    state, environ = process_state.state_of(), dict(os.environ)
+    with noted_reads() as reads, paused(around.pause):
+        try:
+            importlib.import_module(module.name)
+        except BaseException as error:  # Also SystemExit: whatever the module does.
+            raise Unfit(module.name, f"cannot be imported ({type(error).__name__}: {error})") from error
+    new, new_libraries = sys.modules.keys() - loaded, library_state.loaded_libraries() - libraries
+    changed = {*order.differing, *module.changed}
+    for why in (
+        *_why_reads(reads, changed),
+        *_why_states(process_state.differing(state, process_state.state_of()), changed),
+        *_why_environ(environ, changed),
+        *_why_files(module, new, order, tuple(f"{folder}{os.sep}" for folder in around.installed)),
+        *_why_libraries(new_libraries, changed, around.installed),
+    ):
+        raise Unfit(module.name, why)
+    if around.written() != written:
+        raise Unfit(module.name, "writes to stdout or stderr when it is imported")
+    try:
+        check_fit(module.name)
+    except NotForkSafe as error:
+        raise Unfit(module.name, str(error)) from error
+    read = {variable for reader, variable in reads if reader not in KNOWN and variable != process_state.FOLDER}
+    read |= {f"{beginning}*" for reader, _ in reads if reader in KNOWN for beginning in KNOWN[reader].reads}
+    folders = {_folder(path, around.installed) for path in new_libraries}
+    return read | {f"{beginning}*" for folder in folders for beginning in REVIEWED.get(folder, ())}
+
+
+# Why a module is unfit.
+
+
+def _why_reads(reads: Collection[tuple[str, str]], changed: Collection[str]) -> Iterator[str]:
+    for reader, variable in sorted(reads, key=lambda read: (read[1] != EVERY_VARIABLE, read)):
+        known = KNOWN.get(reader)
+        if known is None:
+            counts = variable == EVERY_VARIABLE or variable in changed or _of_one_worker(variable)
+        else:
+            counts = bool(known.reads) and any(name.startswith(known.reads) for name in changed)
+        if counts or (known is None and variable in (process_state.ARGUMENTS, process_state.ENTROPY)):
+            yield f"{reader} reads {variable} when it is imported"
+
+
+def _of_one_worker(variable: str) -> bool:
+    return variable in OF_ONE_WORKER or variable.startswith(OF_ONE_WORKER_BEGINNINGS)
+
+
+def _why_environ(before: Mapping[str, str], changed: Collection[str]) -> Iterator[str]:
+    """A variable that a module sets is set in the workers, too; one that is there already may be another in them."""
+    for name in sorted(before.keys() | os.environ.keys()):
+        if os.environ.get(name) != before.get(name) and (name in before or name in changed or _of_one_worker(name)):
+            yield f"changes {name} when it is imported"
+
+
+def _why_states(differing: Collection[str], changed: Collection[str]) -> Iterator[str]:
+    for name in differing:
+        if name in changed:
+            yield f"changes {name} when it is imported, which the script has changed before"
+        elif name not in process_state.IMPORTS:
+            yield f"changes {name} when it is imported"
+
+
+def _why_files(
+    module: ModuleToLoad, new: Collection[str], order: PrepareSuccessor, folders: tuple[str, ...]
+) -> Iterator[str]:
+    for name in sorted(new):
+        if name in order.own:
+            yield f"imports {name}, which the script has of its own"
+        file = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        if isinstance(file, str) and os.path.isabs(file) and not file.startswith(folders):
+            yield f"imports {name} from {file}"
+    origin = getattr(getattr(sys.modules[module.name], "__spec__", None), "origin", None)
+    if module.file and origin != module.file:
+        yield f"is {origin} here, and {module.file} in the script"
+
+
+def _why_libraries(new: Collection[str], changed: Collection[str], installed: tuple[str, ...]) -> Iterator[str]:
+    """Libraries in C that may read what is another one in a worker: the reviewed ones do, others have its name."""
+    for path in sorted(new):
+        folder = _folder(path, installed)
+        if folder == DYNLOAD:
+            continue
+        reads = REVIEWED.get(folder)
+        if reads is None:
+            found = _named_in(Path(path), changed)
+        else:
+            found = next((name for name in sorted(changed) if name.startswith(reads)), "") if reads else ""
+        if found:
+            yield f"loads {path}, which may read {found}"
+
+
+def _folder(path: str, installed: tuple[str, ...]) -> str:
+    """The folder of an installed package that has this file, "" if none has."""
+    inside = max((place for place in installed if path.startswith(f"{place}{os.sep}")), key=len, default="")
+    return path[len(inside) + 1 :].partition(os.sep)[0] if inside else ""
+
+
+def _named_in(file: Path, changed: Collection[str]) -> str:
+    """The variable whose name is in this file, "" if none is."""
+    names = "|".join([*OF_ONE_WORKER, *OF_ONE_WORKER_BEGINNINGS, *(name for name in changed if name.isidentifier())])
+    found = re.search(f"(?<![A-Z_])(?:{names})", file.read_bytes().decode("latin-1"))
+    return found[0] if found else ""

@@ -27,18 +27,23 @@ def home() -> str:
     return str(Path(__file__).resolve().parents[2])
 
 
-def _loaded_libraries(wanted: Callable[[str], bool]) -> Iterator[ctypes.CDLL]:
-    """The shared libraries of this process whose path is `wanted`."""
+def loaded_libraries() -> set[str]:
+    """The paths of the shared libraries of this process."""
     with open("/proc/self/maps") as maps:
         paths = {line[line.index("/") :].strip() for line in maps if "/" in line}
-    return (ctypes.CDLL(path) for path in sorted(paths) if wanted(path) and os.path.exists(path))
+    return {path for path in paths if ".so" in os.path.basename(path)}
+
+
+def _open_libraries(wanted: Callable[[str], bool]) -> Iterator[ctypes.CDLL]:
+    """The shared libraries of this process whose path is `wanted`."""
+    return (ctypes.CDLL(path) for path in sorted(loaded_libraries()) if wanted(path) and os.path.exists(path))
 
 
 def openblas_setters() -> list[Callable[[int], Any]]:
     """The calls that set the number of threads, of each OpenBLAS that is loaded: numpy and scipy bring their own."""
     names = [f"{prefix}openblas_set_num_threads{suffix}" for prefix in PREFIXES for suffix in SUFFIXES]
     setters = []
-    for library in _loaded_libraries(lambda path: "openblas" in path and Path(path).name.startswith("lib")):
+    for library in _open_libraries(lambda path: "openblas" in path and Path(path).name.startswith("lib")):
         setters += [getattr(library, name) for name in names if hasattr(library, name)][:1]
     return setters
 
@@ -54,7 +59,7 @@ def openblas_threads(env: Mapping[str, str]) -> int:
 
 def set_openmp_threads(threads: int) -> None:
     """For a worker with another OMP_NUM_THREADS than its nursery: of torch, and of each OpenMP that is loaded."""
-    for library in _loaded_libraries(lambda path: "omp" in os.path.basename(path)):
+    for library in _open_libraries(lambda path: "omp" in os.path.basename(path)):
         if hasattr(library, "omp_set_num_threads"):
             library.omp_set_num_threads(threads)
     if (torch := sys.modules.get("torch")) is not None:

@@ -11,20 +11,23 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from launcher.nursery import spawn
-from launcher.nursery.fd_channel import FdChannel
-from launcher.nursery.protocol import ModuleUnfit, NurseryReady, NurseryUp, WorkerStart, encode
+from launcher.nursery.fd_channel import ChannelClosed, FdChannel
+from launcher.nursery.protocol import ModuleBegins, ModuleUnfit, NurseryReady, NurseryReport, NurseryUp, encode
 from launcher.nursery.supervisor import Nursery, NurseryExit
 from launcher.nursery.warm_policy import why_cold
 from launcher.system import node_lock
 from launcher.system.priority import raise_priority
 from launcher.system.processes import adopt_orphans, descendants
 from launcher.system.worker_signals import kill_processes, on_parent_death
+
+if TYPE_CHECKING:
+    from launcher.nursery.run_script import ForkTemplate
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 """Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
@@ -81,25 +84,29 @@ def main() -> Callable[[], NoReturn]:
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
     adopt_orphans()
-    on_parent_death(signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
+    parents = {setup.agent, os.getppid()}  # A successor that begins anew may still have the nursery before it.
+    if os.getppid() == setup.agent:
+        on_parent_death(signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
     _ignore()
     agent.put(encode(NurseryUp()))
     agent.flush()
-    ready, become = (NurseryReady(setup.cold, "", ()), spawn.execute) if setup.cold else _warm(setup, agent, environ)
+    ready, template = (NurseryReady(setup.cold, "", ()), None) if setup.cold else _warm(setup, agent, environ)
     _ignore()  # What was imported may have changed them.
     on_parent_death(signal.SIGCONT)
     raise_priority()  # Only now: imports may take a core for seconds.
-    parents, cold = {setup.agent}, setup.cold
+    cold = setup.cold
     why = lambda start: cold or why_cold(start.argv, start.env, environ)  # noqa: E731
     while True:
         try:
             end = Nursery(agent, parents, why).serve(ready)
         except spawn.ChildStarted as born:
-            return partial(become, born.start)
+            assert template is not None
+            return partial(template.run, born.start)
         except spawn.SuccessorStarted as born:
+            assert template is not None
             agent, setup = FdChannel(socket.socket(fileno=born.fd)), setup._replace(fd=born.fd)
             parents = {setup.agent, born.parent}
-            ready, become = _succeed(setup, agent, environ, born)
+            ready, template = _succeed(born, agent, parents, setup.folder, template)
             continue
         if end is NurseryExit.RENEWED:
             _again(setup, agent, environ)
@@ -109,34 +116,7 @@ def main() -> Callable[[], NoReturn]:
         os._exit(0)  # Python would take apart all that was imported: it takes a second.
 
 
-def _succeed(
-    setup: NurserySetup, agent: FdChannel, environ: dict[str, str], born: spawn.SuccessorStarted
-) -> tuple[NurseryReady, Callable[[WorkerStart], NoReturn]]:
-    """In a new process: load what the script has imported, to serve after the nursery that has forked this one."""
-    from launcher.nursery import learned, preload, run_script
-
-    adopt_orphans()
-    _ignore()
-    agent.put(encode(NurseryUp()), [os.pidfd_open(os.getpid())])
-    agent.flush()
-    path = sys.path[: -1 if setup.home else None]
-    try:
-        made = preload.load_learned(born.order, setup.folder)
-    except learned.Unfit as error:
-        agent.put(encode(ModuleUnfit(error.name, error.why)))
-        agent.flush()
-        os._exit(0)
-    _ignore()
-    on_parent_death(signal.SIGCONT)
-    if os.getppid() not in (setup.agent, born.parent):
-        os._exit(0)
-    template = run_script.ForkTemplate(path, environ, made.added)
-    return NurseryReady("", made.said, made.watched), partial(run_script.run, template=template)
-
-
-def _warm(
-    setup: NurserySetup, agent: FdChannel, environ: dict[str, str]
-) -> tuple[NurseryReady, Callable[[WorkerStart], NoReturn]]:
+def _warm(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> tuple[NurseryReady, ForkTemplate]:
     """Import; what to report, and how a forked process becomes its worker.
 
     A process that is not fit to fork afterwards begins anew, cold.
@@ -151,8 +131,37 @@ def _warm(
         _again(setup._replace(cold=str(error)), agent, environ)
     from launcher.nursery import run_script
 
-    template = run_script.ForkTemplate(path, environ, made.added)
-    return NurseryReady("", made.said, made.watched), partial(run_script.run, template=template)
+    return NurseryReady("", made.said, made.watched), run_script.ForkTemplate(path, environ, made.added)
+
+
+def _succeed(
+    born: spawn.SuccessorStarted, agent: FdChannel, parents: Collection[int], folder: str | None, before: ForkTemplate
+) -> tuple[NurseryReady, ForkTemplate]:
+    """In a new process: load what the script has imported, to serve after the nursery that has forked this one."""
+    from launcher.nursery import learned
+
+    def say(report: NurseryReport, fds: Sequence[int] = ()) -> None:
+        agent.put(encode(report), fds)
+        try:
+            agent.flush()
+        except ChannelClosed:  # It is not wanted any more.
+            os._exit(0)
+
+    adopt_orphans()
+    _ignore()
+    say(NurseryUp(), [os.pidfd_open(os.getpid())])
+    try:
+        made = learned.load_learned(born.order, folder, lambda name: say(ModuleBegins(name)))
+    except learned.Unfit as error:
+        kill_processes(descendants(os.getpid()))
+        say(ModuleUnfit(error.name, error.why))
+        os._exit(0)
+    _ignore()
+    on_parent_death(signal.SIGCONT)
+    if os.getppid() not in parents:
+        os._exit(0)
+    raise_priority()
+    return NurseryReady("", made.said, made.watched, made.loaded), before.with_learned(made, born.order.changed)
 
 
 def _again(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> NoReturn:

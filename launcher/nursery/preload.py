@@ -15,14 +15,12 @@ import importlib.util
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.nursery import library_state
-from launcher.nursery.protocol import PrepareSuccessor
 from launcher.nursery.warm_policy import NO_TORCH
 from launcher.system.processes import has_children
 
@@ -52,8 +50,7 @@ OWN = ("elastic.channel.client", "elastic.environment", "elastic.script.relaunch
 LEFT_OUT = "ps"
 """It imports grpc, and few scripts use it."""
 GPU_DEVICE_PATHS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
-SLICE_S, SHARE = 0.02, 0.2
-"""A successor takes this share of a core, in pieces of about this time."""
+NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 SAID_MAX = 2000
 """Bytes that are kept of what the imports wrote to stdout and stderr."""
 
@@ -76,7 +73,7 @@ class PreloadResult(NamedTuple):
 def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult:
     """Import everything. `folder` is where python looks first, as it will in the workers. Raises `NotForkSafe`."""
     _check_names(folder)
-    with _importing(folder) as output:
+    with importing(folder) as output:
         _import_ours()
         before = dict(os.environ)
         for name in preload:
@@ -89,37 +86,12 @@ def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult
         added = {name: text for name, text in os.environ.items() if before.get(name) != text}
         if preload:
             gc.collect()  # What torch leaves is not worth a quarter of a second; what others leave may be more.
-    return PreloadResult(output[0], tuple(_watched(preload)), added)
-
-
-def load_learned(order: PrepareSuccessor, folder: str | None) -> PreloadResult:
-    """Import what a script has imported, slowly, in a process that has imported the rest. Raises `learned.Unfit`."""
-    from launcher.nursery import learned
-
-    with _importing(folder) as output:
-        before = dict(os.environ)
-        learned.load(order.modules, order.own, (*library_state.installed(), library_state.home()), _Throttle().pause)
-        added = {name: text for name, text in os.environ.items() if before.get(name) != text}
-    return PreloadResult(output[0], tuple(_watched(())), added)
-
-
-class _Throttle:
-    """Leaves a core to others: after each moment of its own time a process sleeps in proportion."""
-
-    def __init__(self) -> None:
-        self._used_s = time.process_time()
-
-    def pause(self) -> None:
-        """Called often; sleeps now and then."""
-        used_s = time.process_time() - self._used_s
-        if used_s > SLICE_S:
-            time.sleep(used_s * (1 / SHARE - 1))
-            self._used_s = time.process_time()
+    return PreloadResult(output.text, tuple(watched(preload)), added)
 
 
 @contextlib.contextmanager
-def _importing(folder: str | None) -> Iterator[list[str]]:
-    """The surroundings of imports, which leave no trace of themselves; gives what they wrote, at the end."""
+def importing(folder: str | None) -> Iterator[KeptOutput]:
+    """The surroundings of imports, which leave no trace of themselves; gives what they write."""
     umask = os.umask(0)
     os.umask(umask)
     arguments, sys.argv = sys.argv, [""]
@@ -127,7 +99,8 @@ def _importing(folder: str | None) -> Iterator[list[str]]:
         sys.path.insert(0, folder)
     gc.disable()  # Nothing of what is imported is garbage, and looking for it takes half of the time.
     try:
-        with _one_thread_in_openblas(), _kept_output() as output:
+        output = KeptOutput()
+        with _no_threads_in_libraries(), output.kept():
             yield output
         gc.freeze()  # Else each worker's collector touches, and so copies, all that was imported: 0.5 s for each.
     finally:
@@ -212,36 +185,52 @@ def check_fit(who: str) -> None:
 
 
 @contextlib.contextmanager
-def _one_thread_in_openblas() -> Iterator[None]:
-    """OpenBLAS starts its threads when it is loaded. Workers get theirs back (`library_state`)."""
-    before = os.environ.get("OPENBLAS_NUM_THREADS")
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+def _no_threads_in_libraries() -> Iterator[None]:
+    """Some libraries start threads when they are loaded, unless a variable says otherwise.
+
+    Workers get those of OpenBLAS back (`library_state`); Arrow's jemalloc does without.
+    """
+    before = {name: os.environ.get(name) for name in NO_THREADS}
+    os.environ.update(NO_THREADS)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["OPENBLAS_NUM_THREADS"]
-        else:
-            os.environ["OPENBLAS_NUM_THREADS"] = before
+        for name, text in before.items():
+            if text is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = text
 
 
-@contextlib.contextmanager
-def _kept_output() -> Iterator[list[str]]:
-    """Keep what is written to stdout and stderr, also by C: it belongs to no worker's log."""
-    output = [""]
-    memory, real = os.memfd_create("imports"), (os.dup(1), os.dup(2))
-    _flush()
-    os.dup2(memory, 1)
-    os.dup2(memory, 2)
-    try:
-        yield output
-    finally:
+class KeptOutput:
+    """What is written to stdout and stderr, also by C: it belongs to no worker's log."""
+
+    def __init__(self) -> None:
+        self._memory = os.memfd_create("imports")
+        self.text = ""
+        """The beginning of it, once it is kept no more."""
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep it."""
+        real = (os.dup(1), os.dup(2))
         _flush()
-        for number, before in enumerate(real, 1):
-            os.dup2(before, number)
-            os.close(before)
-        output[0] = os.pread(memory, SAID_MAX, 0).decode(errors="replace")
-        os.close(memory)
+        os.dup2(self._memory, 1)
+        os.dup2(self._memory, 2)
+        try:
+            yield
+        finally:
+            _flush()
+            for number, before in enumerate(real, 1):
+                os.dup2(before, number)
+                os.close(before)
+            self.text = os.pread(self._memory, SAID_MAX, 0).decode(errors="replace")
+            os.close(self._memory)
+
+    def size(self) -> int:
+        """Bytes that were written until now."""
+        _flush()
+        return os.fstat(self._memory).st_size
 
 
 def _flush() -> None:
@@ -251,7 +240,7 @@ def _flush() -> None:
     ctypes.PyDLL(None).fflush(None)
 
 
-def _watched(preload: Iterable[str]) -> Iterator[str]:
+def watched(preload: Iterable[str]) -> Iterator[str]:
     """Stamps of the files that may well change while the job runs: the user's own, and what was named."""
     fixed = (*library_state.installed(), library_state.home())
     for name, module in sorted(sys.modules.items()):

@@ -64,7 +64,10 @@ class CloseNursery(NamedTuple):
 
 
 class ModuleToLoad(NamedTuple):
-    """A module that a script has imported from `file`, after it had changed these variables of its environment."""
+    """A module that a script has imported from `file`, after it had `changed` this of its process.
+
+    `file` is "" where nobody says; `changed` as in `elastic.channel.messages.ScriptImport`.
+    """
 
     name: str
     file: str
@@ -74,11 +77,17 @@ class ModuleToLoad(NamedTuple):
 class PrepareSuccessor(NamedTuple):
     """Fork a nursery that loads these modules, too. Its socket to the agent travels with this message.
 
-    `own` are the environment variables that a worker has and a nursery has not, or has otherwise.
+    `differing` are the environment variables that a worker has and a nursery has not, or has otherwise; `changed` those
+    that the script changes before its process group stands. `own` are the names of the user's modules. It takes `share`
+    of a core. `within` is the command of the script whose static imports bound what is loaded, () for no such bound.
     """
 
     modules: tuple[ModuleToLoad, ...]
+    differing: tuple[str, ...]
+    changed: tuple[str, ...]
     own: tuple[str, ...]
+    share: float
+    within: tuple[str, ...] = ()
 
 
 class HandOver(NamedTuple):
@@ -99,12 +108,20 @@ class NurseryUp(NamedTuple):
 class NurseryReady(NamedTuple):
     """The nursery has imported what it was to, and takes orders. `cold` says why it starts workers cold, "" if warm.
 
-    `said` is what its imports wrote; `watched` are stamps of files (`preload.stamp`) that make it out of date.
+    `said` is what its imports wrote; `watched` are stamps of files (`preload.stamp`) that make it out of date. `loaded`
+    are the modules of the script that a successor has loaded.
     """
 
     cold: str
     said: str
     watched: tuple[str, ...]
+    loaded: tuple[str, ...] = ()
+
+
+class ModuleBegins(NamedTuple):
+    """A successor loads this module next: if it is heard of no more, it was this one."""
+
+    name: str
 
 
 class ModuleUnfit(NamedTuple):
@@ -177,6 +194,7 @@ NurseryOrder = (
 NurseryReport = (
     NurseryUp
     | NurseryReady
+    | ModuleBegins
     | ModuleUnfit
     | OrderAck
     | ChildrenForked
@@ -200,6 +218,7 @@ ORDERS: Mapping[str, type[NurseryOrder]] = {
 REPORTS: Mapping[str, type[NurseryReport]] = {
     "Ready": NurseryUp,
     "Prepared": NurseryReady,
+    "Loads": ModuleBegins,
     "Unfit": ModuleUnfit,
     "Obeyed": OrderAck,
     "Started": ChildrenForked,

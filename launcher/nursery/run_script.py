@@ -25,14 +25,15 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
 from typing import Any, NoReturn
 
-from launcher.nursery import library_state, spawn, torch_patch
-from launcher.nursery.import_recorder import ImportRecorder
+from launcher.nursery import learned, library_state, spawn, torch_patch
+from launcher.nursery.import_recorder import ImportRecorder, Recording
 from launcher.nursery.protocol import WorkerStart
+from launcher.nursery.start_again import VariableGuard, start_again
 from launcher.system import proctitle
 
 CANNOT_OPEN = 2
@@ -44,14 +45,24 @@ TOO_LARGE = 255
 class ForkTemplate:
     """What the nursery knows of itself when it is warm, for the workers that it forks."""
 
-    def __init__(self, path: list[str], environ: dict[str, str], added: dict[str, str]) -> None:
+    def __init__(
+        self,
+        path: list[str],
+        environ: dict[str, str],
+        added: dict[str, str],
+        *,
+        read: Collection[str] = (),
+        changed: Collection[str] = (),
+    ) -> None:
         """`path` is `sys.path` as python made it, without a place for the script.
 
-        `environ` is what the nursery was started with, `added` is what modules of the user set while they were loaded.
+        `environ` is what the nursery was started with, `added` is what modules set while they were loaded. `read` are
+        variables that modules of the script have read, `changed` those that it is known to change.
         """
         self.path = path
         self.environ = environ
         self.added = added
+        self.read, self.changed = frozenset(read), frozenset(changed)
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             finalizer.atexit = False  # Torch has 174, for its own objects; they take 50 ms.
         self.ours = tuple(name for name in sys.modules if name.partition(".")[0] == "launcher")
@@ -59,7 +70,29 @@ class ForkTemplate:
             place for place in sys.path_importer_cache if not place.startswith(library_state.installed())
         )
         self.setters = library_state.openblas_setters()
-        self.recorder = ImportRecorder(library_state.installed())
+        self._recorder = ImportRecorder(library_state.installed(), library_state.home())
+        self._guard = VariableGuard(read, changed)
+
+    def run(self, start: WorkerStart) -> NoReturn:
+        """Become the worker; ends this process."""
+        run(start, self)
+
+    def with_learned(self, made: learned.Learned, changed: Collection[str]) -> ForkTemplate:
+        """The same, after modules of the script were loaded, too; it is known to change these variables."""
+        added = {**self.added, **made.added}
+        return ForkTemplate(
+            self.path, self.environ, added, read=self.read | made.read, changed=self.changed.union(changed)
+        )
+
+    def watch(self, start: WorkerStart) -> None:
+        """Watch the script from now on, until `watched`."""
+        self._recorder.start()
+        self._guard.start(partial(start_again, start))
+
+    def watched(self) -> Recording | None:
+        """Watch no more; what the script has imported, None if that was told before, or in a process that it forked."""
+        self._guard.stop()
+        return self._recorder.stop()
 
 
 def run(start: WorkerStart, template: ForkTemplate) -> NoReturn:
@@ -75,7 +108,7 @@ def run(start: WorkerStart, template: ForkTemplate) -> NoReturn:
     failure: BaseException | None = None
     try:
         program, from_file = _program(list(start.argv), start.env)
-        template.recorder.start()
+        template.watch(start)
         try:
             program()
         finally:
@@ -126,7 +159,8 @@ def _become_script(start: WorkerStart, template: ForkTemplate) -> None:
     main_thread: Any = threading.main_thread()
     main_thread._set_native_id()  # Python 3.11 leaves the parent's.
     library_state.restore(start.env, template.environ, template.setters)
-    torch_patch.install(template.recorder.stop)
+    learned.set_right(sys.modules)
+    torch_patch.install(template.watched)
 
 
 def _close_like_exec() -> None:

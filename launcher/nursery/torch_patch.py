@@ -23,7 +23,7 @@ from typing import Any, Final
 from elastic import _port_wait
 from elastic.channel import client, messages
 from elastic.errors import ConfigError
-from launcher.nursery.import_recorder import ImportedModule
+from launcher.nursery.import_recorder import Recording
 
 OFF: Final = "ELASTIC_NO_TORCH_PATCH"
 """A worker that has this variable is left alone."""
@@ -44,10 +44,10 @@ machine). A warm worker ends without taking modules apart, so what is here is ne
 """
 
 
-def install(imported: Callable[[], tuple[ImportedModule, ...]] = tuple) -> bool:
+def install(recorded: Callable[[], Recording | None]) -> bool:
     """Put ours around torch's, wherever it is called from; False if it is `OFF`, or torch is not loaded.
 
-    `imported` tells what the script has imported, when its process group is there.
+    `recorded` tells what the script has imported, when its process group stands.
 
     To a script it is the same function: name, signature, documentation, and where pickle finds it.
     """
@@ -70,8 +70,8 @@ def install(imported: Callable[[], tuple[ImportedModule, ...]] = tuple) -> bool:
             _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
             if end is not None:
                 end.send(messages.GroupFormed(messages.clock()))
-                found = [module for module in imported() if not module.moved]
-                end.send(messages.ScriptImports(tuple(messages.ScriptImport(*module[:3]) for module in found)))
+                if (recording := recorded()) is not None:
+                    end.send(_imports(recording))
         said = said or own
         return answer
 
@@ -79,6 +79,28 @@ def install(imported: Callable[[], tuple[ImportedModule, ...]] = tuple) -> bool:
         if isinstance(module, ModuleType) and vars(module).get(NAME) is theirs:
             setattr(module, NAME, init_process_group)
     return True
+
+
+def _imports(recording: Recording) -> messages.ScriptImports:
+    """As the agent takes it: what does not fit is not named."""
+    if len(recording.changed) > messages.CHANGED_MAX:
+        return messages.ScriptImports(())
+    modules = [
+        messages.ScriptImport(*module)
+        for module in recording.modules
+        if max(map(len, (module.name, *module.changed))) <= messages.NAME_MAX and len(module.file) <= messages.TEXT_MAX
+    ]
+    own = [
+        messages.OwnModule(name, file)
+        for name, file in recording.own
+        if len(name) <= messages.NAME_MAX and len(file) <= messages.TEXT_MAX
+    ]
+    most = messages.MODULES_MAX
+    while True:
+        said = messages.ScriptImports(tuple(modules[:most]), recording.changed, tuple(own[: messages.OWN_MAX]))
+        if not most or len(messages.encode(said)) <= messages.PACKET_MAX:
+            return said
+        most //= 2
 
 
 def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic._disk.temp_folder import NODE, TempFolder, remove_left_behind
-from elastic.channel.messages import SERVERS_FROM, AcceptsPlannedStop, ScriptImports, WorkerMessage
+from elastic.channel.messages import SERVERS_FROM, AcceptsPlannedStop, WorkerMessage
 from elastic.core.agent.actions import StartWorkers
 from elastic.core.agent.events import Event, NodePrepared, WorkerExited, WorkersGone, WorkersHung, WorkersListen
 from elastic.core.model import Cause, WorkerExit
@@ -23,7 +23,6 @@ from launcher.logs.console_streams import ConsoleStreams
 from launcher.logs.recent_starts import RecentStarts
 from launcher.logs.writer_protocol import AppendClosed, LogLimits, WriteEnvironment, path_bytes, text_bytes
 from launcher.nursery import protocol, warm_policy
-from launcher.nursery.protocol import ModuleToLoad
 from launcher.system import node_lock
 from launcher.system.clock import boottime
 from launcher.text import failure_report, sanitize
@@ -35,6 +34,7 @@ from launcher.workers.environment import JobContext
 from launcher.workers.exit_classification import Numbers
 from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
 from launcher.workers.hang_watch import HangWatch
+from launcher.workers.learning import ImportLearning
 from launcher.workers.node_output import NodeOutput
 from launcher.workers.nursery_watchdog import NurseryBackoff
 from launcher.workers.planned_stop import PlannedStop
@@ -90,9 +90,10 @@ class WorkerGroup:
         self._incarnation = ""
         self._preload_config = nursery_process.preload_config(config, os.environ, environment.default_env(config.slots))
         self._cold: set[str] = set()
-        self._unfit: set[str] = set()
-        """Modules that are not to be loaded before a script asks for them."""
         self._nursery = self._new_nursery()
+        self._learning = ImportLearning(
+            lambda: self._nursery, nursery_process.nursery_env(self._preload_config, os.environ), agent_log
+        )
         self._nursery_died = asyncio.Event()
         self._how_it_died = ""
 
@@ -208,6 +209,7 @@ class WorkerGroup:
             first=generation.before is None and start[1] == 0,
         )
         self.talk.begin(generation.g, self.states.seen)
+        self._learning.begin(len(specs))
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
@@ -244,6 +246,8 @@ class WorkerGroup:
         self.talk.catch_up()
         self._on_event(event)
         match event:
+            case protocol.NurseryReady() if event.loaded:
+                self._agent_log.debug(f"workers start with {len(event.loaded)} modules of the script loaded")
             case protocol.NurseryReady():
                 if event.cold:
                     self._tell_cold(event.cold)
@@ -300,32 +304,18 @@ class WorkerGroup:
 
     def _on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
-        for observer in (self._progress.on_message, self._hangs.on_message, self._plan.on_message, self._on_report):
+        for observer in (
+            self._progress.on_message,
+            self._hangs.on_message,
+            self._plan.on_message,
+            self._learning.on_message,
+            self._on_report,
+        ):
             observer(heard, message)
-        if isinstance(message, ScriptImports):
-            self._learn(heard, message)
         if isinstance(message, AcceptsPlannedStop) and all(
             process.report.listening for process in self.states.seen.values()
         ):
             self._put(WorkersListen(self.talk.g))
-
-    def _learn(self, heard: TrackedProcess, message: ScriptImports) -> None:
-        """Have a nursery made that has what the script imports, unless that is known."""
-        modules = [one for one in message.modules if one.name not in self._unfit]
-        if not modules or self._config.no_warm:
-            return
-        env = heard.spec.env
-        own = [name for name in env if os.environ.get(name) != env[name]]
-        names = ", ".join(one.name for one in modules)
-        self._agent_log.debug(f"preparing a fork server with what the script imports: {names}")
-
-        def ended(name: str, why: str) -> None:
-            self._agent_log.debug(f"{name} is not loaded for the workers: it {why}")
-            if name:
-                self._unfit.add(name)
-                self._learn(heard, message)
-
-        self._nursery.prepare([ModuleToLoad(one.name, one.file, one.changed) for one in modules], own, ended)
 
     def watched(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> tuple[WorkerExit, ...]:
         """How those of these workers of generation `g` failed that run; `seen` are the numbers of each."""

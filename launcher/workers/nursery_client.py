@@ -122,7 +122,14 @@ class NurseryClient:
         self._closing = False
         self.prepared = False
         """Whether the nursery has imported what it was to, or has said why not."""
+        self.warm = False
+        """Whether it has, and workers find it there."""
+        self.loaded: tuple[str, ...] = ()
+        """The modules of the script that it has loaded."""
+        self._stale = False
         self._watched: tuple[str, ...] = ()
+        self._stamps: tuple[str, ...] = ()
+        """What the successor is to watch."""
         self._successor: NurserySuccessor | None = None
         self._imports = NurseryWatchdog(lambda: not self.prepared, self._end_nursery)
         self._deadline = NurseryWatchdog(self._may_run, self._end_nursery)
@@ -190,33 +197,52 @@ class NurseryClient:
         }
         self._loop = asyncio.get_running_loop()
         self._running = _SpawnedGeneration(g, held=True)
-        if self.prepared and out_of_date(self._watched):
+        if self.prepared and (self._stale or out_of_date(self._watched)):
             self._drop_successor()
             self._order(protocol.RenewNursery())
-            self.prepared = False
+            self.prepared = self.warm = self._stale = False
+            self.loaded = ()
             self._imports.expect(PREPARE_LIMIT_S)
         self._release_spawn()
 
+    @property
+    def preparing(self) -> bool:
+        """Whether there is a successor, which has not taken over."""
+        return self._successor is not None
+
     def prepare(
         self,
-        modules: Sequence[protocol.ModuleToLoad],
-        own: Sequence[str],
-        on_end: Callable[[str, str], None],
-    ) -> None:
-        """Have a successor made that has these modules, too; it takes over when no worker runs.
+        order: protocol.PrepareSuccessor,
+        stamps: Sequence[str],
+        on_ready: Callable[[protocol.NurseryReady], None],
+        on_end: Callable[[protocol.ModuleUnfit], None],
+    ) -> bool:
+        """Have a successor made; it takes over when no worker runs, and `NurseryReady` is delivered then.
 
-        `own` as in `PrepareSuccessor`, `on_end` as in `NurserySuccessor`. One at a time; nothing is done where this
-        nursery is not prepared, or is gone.
+        `stamps` are of the files that make it out of date (`out_of_date`); `on_ready` hears that it waits for that,
+        `on_end` as in `NurserySuccessor`. One at a time. False, and nothing is done, where this nursery is cold, not
+        prepared, or gone.
         """
-        if self._process is None or not self._process.lives or not self.prepared or self._successor is not None:
-            return
+        if self._process is None or not self._process.lives or not self.warm or self.preparing or self._closing:
+            return False
 
-        def ended(name: str, why: str) -> None:
+        def ready(report: protocol.NurseryReady) -> None:
+            on_ready(report)
+            self._take_over()
+
+        def ended(unfit: protocol.ModuleUnfit) -> None:
             self._successor = None
-            on_end(name, why)
+            on_end(unfit)
 
-        self._successor = successor = NurserySuccessor(lambda report: self._take_over(), ended)
-        self._order(protocol.PrepareSuccessor(tuple(modules), tuple(own)), [successor.socket_for_it()])
+        self._stamps = tuple(stamps)
+        self._successor = successor = NurserySuccessor(ready, ended)
+        self._order(order, [successor.socket_for_it()])
+        return True
+
+    def forget_loaded(self) -> None:
+        """What was loaded of the script is not to be used any more: the next workers find a nursery without it."""
+        self._drop_successor()
+        self._stale = bool(self.loaded)
 
     def _take_over(self) -> None:
         """Let the successor have the node if it is ready and nothing runs."""
@@ -230,11 +256,14 @@ class NurseryClient:
         self._process = NurseryProcess.take_over(
             successor.channel,
             successor.pidfd,
+            adopts=self._adopts,
             on_report=self._take,
             on_end=lambda: self._clear(boottime() + CLEAR_LIMIT_S),
             complain=self._complain,
         )
-        self._take(successor.ready._replace(watched=(*self._watched, *successor.ready.watched)))
+        report = successor.ready
+        stamps = dict.fromkeys((*self._watched, *report.watched, *self._stamps))
+        self._take(report._replace(watched=tuple(stamps)))
 
     def _drop_successor(self) -> None:
         if self._successor is not None:
@@ -319,7 +348,8 @@ class NurseryClient:
                 if not self._ready.done():  # It comes again from one that begins anew.
                     self._ready.set_result(None)
             case protocol.NurseryReady():
-                self.prepared, self._watched = True, report.watched
+                self.prepared, self.warm, self._watched = True, not report.cold, report.watched
+                self.loaded += report.loaded
                 if self._until_s > 0:
                     self._order(protocol.SetDeadline(self._until_s))
                 self._release_spawn()
@@ -375,13 +405,13 @@ class NurseryClient:
         self._drop_successor()
         running = self._running
         assert self._process is not None
+        pids = [worker.pid for worker in self.workers.values() if worker.running and worker.pid] if running else []
+        left = [*in_sessions(pids), *self._process.left_behind()]
+        kill_processes(left)
+        if left and boottime() < until_s:
+            self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
+            return
         if running is not None:
-            pids = [worker.pid for worker in self.workers.values() if worker.running and worker.pid]
-            left = [*in_sessions(pids), *self._process.left_behind()]
-            kill_processes(left)
-            if left and boottime() < until_s:
-                self._loop.call_later(CLEAR_RETRY_S, self._clear, until_s)
-                return
             for worker in self.workers.values():
                 if worker.running:
                     worker.ended(running.g, "killed, its nursery died")

@@ -45,7 +45,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess
     )
     process = subprocess.Popen(
         [sys.executable, "-c", START, setup.text],
-        env={**dict(recipe.wishes), **inheritable_env(os.environ, ())},  # It stays readable in what is forked.
+        env=nursery_env(recipe, os.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(fd,),
@@ -53,6 +53,11 @@ def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess
     )
     limits.restore_nofile_limit(process.pid)
     return process
+
+
+def nursery_env(recipe: PreloadConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a nursery; it stays readable in what is forked."""
+    return {**dict(recipe.wishes), **inheritable_env(environ, ())}
 
 
 def out_of_date(watched: Iterable[str]) -> bool:
@@ -153,13 +158,16 @@ class NurseryProcess:
         channel: FdChannel,
         pidfd: int,
         *,
+        adopts: bool,
         on_report: Callable[[protocol.NurseryReport], None],
         on_end: Callable[[], None],
         complain: Callable[[str], None],
     ) -> NurseryProcess:
         """One that another nursery has forked, which leaves it to this process when it ends."""
         pid = _pid_of(pidfd)
-        others = frozenset(child.pid for child in descendants(os.getpid()) if child.pid != pid)
+        others: frozenset[int] | None = None
+        if adopts:
+            others = frozenset(child.pid for child in descendants(os.getpid()) if child.pid != pid)
         return cls(channel, pidfd, started=None, others=others, on_report=on_report, on_end=on_end, complain=complain)
 
     def hand_over(self) -> None:

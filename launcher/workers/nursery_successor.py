@@ -12,19 +12,27 @@ from collections.abc import Callable
 from launcher.nursery import protocol
 from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 
+LOAD_LIMIT_S = 180.0
+"""How long one may load. It needs some ten seconds, of which it sleeps the most."""
+
 
 class NurserySuccessor:
     """One successor, from the order for it to its hand-over or its end."""
 
-    def __init__(self, on_ready: Callable[[protocol.NurseryReady], None], on_end: Callable[[str, str], None]) -> None:
-        """`on_end` hears which module it must not load and why, or two empty texts if it has ended without a word."""
+    def __init__(
+        self, on_ready: Callable[[protocol.NurseryReady], None], on_end: Callable[[protocol.ModuleUnfit], None]
+    ) -> None:
+        """`on_end` hears which module it must not load, and why; the name is "" if it is not known."""
         self._on_ready, self._on_end = on_ready, on_end
         self._loop = asyncio.get_running_loop()
         ours, self._theirs = socket.socketpair()
         self.channel = FdChannel(ours)
         self.pidfd = -1
         self.ready: protocol.NurseryReady | None = None
+        self._module = ""
+        """The one that it loads now."""
         self._loop.add_reader(self.channel, self._read)
+        self._limit = self._loop.call_later(LOAD_LIMIT_S, self._ended, f"takes longer than {LOAD_LIMIT_S:g} s")
 
     def socket_for_it(self) -> int:
         """Its end of the channel, to travel with the order; it is the caller's."""
@@ -32,6 +40,7 @@ class NurserySuccessor:
 
     def release(self) -> None:
         """Read no more: somebody else has its channel now."""
+        self._limit.cancel()
         self._loop.remove_reader(self.channel)
 
     def kill(self) -> None:
@@ -43,21 +52,27 @@ class NurserySuccessor:
             os.close(self.pidfd)
         self.channel.close()
 
+    def _ended(self, why: str) -> None:
+        self.kill()
+        self._on_end(protocol.ModuleUnfit(self._module, why))
+
     def _read(self) -> None:
         try:
             reports = [protocol.decode(line, protocol.REPORTS) for line in self.channel.take()]
         except (ChannelClosed, protocol.WireError):
-            self.kill()
-            self._on_end("", "")
+            self._ended("ends the process that imports it")
             return
         for report in reports:
             match report:
                 case protocol.NurseryUp():
                     self.pidfd = self.channel.fds.popleft()
-                case protocol.ModuleUnfit(name, why):
+                case protocol.ModuleBegins(name):
+                    self._module = name
+                case protocol.ModuleUnfit():
                     self.kill()
-                    self._on_end(name, why)
+                    self._on_end(report)
                     return
                 case protocol.NurseryReady():
-                    self.ready = report
+                    self._limit.cancel()
+                    self._module, self.ready = "", report
                     self._on_ready(report)

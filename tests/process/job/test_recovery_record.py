@@ -37,7 +37,7 @@ import sys, time
 import torch, torch.distributed as dist
 if "launcher.nursery.torch_patch" not in sys.modules:
     from launcher.nursery import torch_patch
-    torch_patch.install()
+    torch_patch.install(lambda: None)
 dist.init_process_group("gloo")
 print(f"world {dist.get_world_size()}", flush=True)
 while True:

@@ -15,15 +15,17 @@ from tests.support.script_runs import LIMIT_S
 ROOT = Path(__file__).parents[3]
 LOADS = """
 import json, os, sys
-from launcher.nursery import library_state, learned
-from launcher.nursery.protocol import ModuleToLoad
-pauses, meta_path, methods = [], [*sys.meta_path], {name: vars(type(os.environ))[name] for name in learned.METHODS}
+from launcher.nursery import import_watch, library_state, learned
+from launcher.nursery.protocol import ModuleToLoad, PrepareSuccessor
+pauses, meta_path, methods = [], [*sys.meta_path], {name: vars(type(os.environ))[name] for name in import_watch.METHODS}
 folders = (*library_state.installed(), os.environ["INSTALLED"])
 sys.path += os.environ["PLACES"].split(os.pathsep)
 modules = [ModuleToLoad(name, file, tuple(changed)) for name, file, changed in json.loads(sys.argv[1])]
 why = ""
 try:
-    learned.load(modules, ("RANK", "OURS"), folders, lambda: pauses.append(1))
+    order = PrepareSuccessor(tuple(modules), ("RANK", "OURS"), (), ("mine",), 1.0)
+    wrote = lambda: os.fstat(1).st_size
+    learned.load(order, learned.Surroundings(folders, lambda name: None, lambda: pauses.append(1), wrote))
 except learned.Unfit as error:
     why = str(error)
 assert sys.meta_path == meta_path
@@ -50,7 +52,9 @@ class Packages:
         places = os.pathsep.join(map(str, (self.script, self.folder)))
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "INSTALLED": str(self.folder), "PLACES": places}
         command = [sys.executable, "-c", LOADS, json.dumps(modules)]
-        out = subprocess.run(command, env=environ, stdout=-1, check=True, timeout=LIMIT_S).stdout
+        with (self.script.parent / "out").open("w+b") as file:
+            subprocess.run(command, env=environ, stdout=file, check=True, timeout=LIMIT_S)
+        out = (self.script.parent / "out").read_bytes()
         why, paused, loaded = json.loads(out.splitlines()[-1])
         assert paused
         return why, loaded

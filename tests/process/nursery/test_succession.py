@@ -7,11 +7,20 @@ import importlib.util
 import os
 import select
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from launcher.nursery.protocol import ChildExited, ChildrenForked, GenerationExited, ModuleToLoad, NurseryReady
+from launcher.nursery.protocol import (
+    ChildExited,
+    ChildrenForked,
+    GenerationExited,
+    ModuleToLoad,
+    ModuleUnfit,
+    NurseryReady,
+    PrepareSuccessor,
+)
 from launcher.nursery.warm_policy import PreloadConfig
 from launcher.system import node_lock
 from launcher.system.processes import adopt_orphans
@@ -25,16 +34,21 @@ WAITS = "import sys, time; print('wave' in sys.modules, flush=True); time.sleep(
 WAVE = str(getattr(importlib.util.find_spec("wave"), "origin", ""))
 
 
+def prepare(it: Nest, file: str = WAVE, on_end: Callable[[ModuleUnfit], None] = lambda unfit: None) -> None:
+    order = PrepareSuccessor((ModuleToLoad("wave", file, ()),), ("RANK",), (), (), 1.0)
+    assert it.workers.prepare(order, (), lambda report: None, on_end)
+
+
 class Ended:
     """What a successor says when it must not have loaded a module."""
 
     def __init__(self) -> None:
-        self._said: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._said: asyncio.Queue[ModuleUnfit] = asyncio.Queue()
 
-    def __call__(self, name: str, why: str) -> None:
-        self._said.put_nowait((name, why))
+    def __call__(self, unfit: ModuleUnfit) -> None:
+        self._said.put_nowait(unfit)
 
-    async def said(self) -> tuple[str, str]:
+    async def said(self) -> ModuleUnfit:
         async with asyncio.timeout(LIMIT_S):
             return await self._said.get()
 
@@ -73,7 +87,7 @@ def test_workers_find_what_the_successor_has_loaded_and_the_old_nursery_ends(tmp
             assert old is not None
             assert await runs(it, 1, SEES) == "False"
             has_ended = watch_end(old)
-            it.workers.prepare([ModuleToLoad("wave", WAVE, ())], ["RANK"], Ended())
+            prepare(it)
             await ready(it)
             new = it.workers.pid
             assert new not in (None, old)
@@ -96,10 +110,8 @@ def test_a_successor_waits_until_the_workers_of_the_old_nursery_are_gone(tmp_pat
             old = it.workers.pid
             it.workers.spawn(1, [it.program(sys.executable, "-c", WAITS, env=dict(os.environ))])
             assert isinstance(await it.next(), ChildrenForked)
-            it.workers.prepare([ModuleToLoad("wave", WAVE, ())], [], Ended())
-            async with asyncio.timeout(LIMIT_S):
-                while it.workers._successor is None or it.workers._successor.ready is None:
-                    await asyncio.sleep(0.01)
+            prepare(it)
+            await is_ready(it)
             assert it.workers.pid == old
             it.workers.kill()
             assert isinstance(await it.next(), ChildExited)
@@ -115,9 +127,9 @@ def test_a_successor_that_must_not_have_loaded_a_module_says_so_and_another_one_
         adopt_orphans()
         async with nest(tmp_path, recipe=WARM) as it:
             ended = Ended()
-            it.workers.prepare([ModuleToLoad("wave", "/another/wave.py", ())], [], ended)
+            prepare(it, "/another/wave.py", ended)
             assert await ended.said() == ("wave", f"is {WAVE} here, and /another/wave.py in the script")
-            it.workers.prepare([ModuleToLoad("wave", WAVE, ())], [], ended)
+            prepare(it, WAVE, ended)
             await ready(it)
             assert await runs(it, 1, SEES) == "True"
 
@@ -128,7 +140,7 @@ def test_a_nursery_that_dies_takes_its_successor_with_it(tmp_path: Path) -> None
     async def story() -> None:
         adopt_orphans()
         async with nest(tmp_path, recipe=WARM) as it:
-            it.workers.prepare([ModuleToLoad("wave", WAVE, ())], [], Ended())
+            prepare(it)
             async with asyncio.timeout(LIMIT_S):
                 while it.workers._successor is None or it.workers._successor.pidfd < 0:
                     await asyncio.sleep(0.001)

@@ -24,12 +24,12 @@ LIMIT_S = 60.0
 LOOKS = """
 import inspect, json, pickle, sys
 from launcher.nursery import torch_patch
-before = torch_patch.install()
+before = torch_patch.install(lambda: None)
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 theirs = dist.init_process_group
 signature = inspect.signature(theirs)
-installed = torch_patch.install()
+installed = torch_patch.install(lambda: None)
 ours = dist.init_process_group
 print(json.dumps({
     "before": before,
@@ -61,7 +61,7 @@ def end():
     return threads() - before
 
 alone = end()
-torch_patch.install()
+torch_patch.install(lambda: None)
 print(alone, end(), flush=True)
 """
 
@@ -71,7 +71,7 @@ import torch
 from torch.distributed import *
 import torch.distributed as dist
 from launcher.nursery import torch_patch
-torch_patch.install()
+torch_patch.install(lambda: None)
 if {aware}:
     import elastic
     elastic.report(step=0)
@@ -94,7 +94,7 @@ AWARE = """
 import os
 import torch.distributed as dist
 from launcher.nursery import torch_patch
-torch_patch.install()
+torch_patch.install(lambda: None)
 import elastic
 elastic.report(step=0)
 dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(__file__)}.meeting", rank=0, world_size=1)
@@ -104,7 +104,7 @@ CLEARS = """
 import os
 import torch.distributed as dist
 from launcher.nursery import torch_patch
-torch_patch.install()
+torch_patch.install(lambda: None)
 os.environ.clear()
 os.environ["RANK"] = "of my own"
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -116,7 +116,7 @@ MEETS = """
 import sys
 import torch.distributed as dist
 from launcher.nursery import torch_patch
-torch_patch.install()
+torch_patch.install(lambda: None)
 print("connects", flush=True)
 dist.init_process_group("gloo")
 dist.barrier()
@@ -280,4 +280,4 @@ def test_without_an_agent_there_is_nothing_to_install(tmp_path: Path) -> None:
     from launcher.nursery import torch_patch
 
     assert VARIABLE not in os.environ
-    assert torch_patch.install() is False
+    assert torch_patch.install(lambda: None) is False

@@ -1,0 +1,79 @@
+"""A warm worker whose script comes too late with a variable begins anew, cold, in the same process.
+
+Modules that were loaded before the script have read environment variables. Which of them a script sets is known from
+an earlier run of it. One that sets another one this time, before its process group stands, would find modules that do
+not know it: nothing is lost if it is run from its first line again, in a fresh python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Collection
+from typing import Any, Final, NoReturn
+
+from elastic.channel import client, messages
+from elastic.errors import ConfigError
+from launcher.nursery import spawn
+from launcher.nursery.protocol import WorkerStart
+
+REASON: Final = "the script sets {} this time, which a module that was loaded before it has read"
+
+
+class VariableGuard:
+    """Watches what a script does to its environment, from `start` to `stop`."""
+
+    def __init__(self, variables: Collection[str], but: Collection[str]) -> None:
+        """`variables` are those that must not be changed, without `but`; "A_*" are all that begin so."""
+        self._variables, self._but = frozenset(variables), frozenset(but)
+        self._beginnings = tuple(name[:-1] for name in variables if name.endswith("*"))
+        self._originals: dict[str, Any] = {}
+
+    def start(self, changes: Callable[[str], object]) -> None:
+        """Begin; `changes` is called with the name of a variable that is about to change."""
+        if not self._variables:
+            return
+        kind, pid = type(os.environ), os.getpid()
+        self._originals = originals = {name: vars(kind)[name] for name in ("__setitem__", "__delitem__")}
+        set_item, delete_item = originals.values()
+
+        def look(environ: Any, name: Any, text: object) -> None:
+            variable = os.fsdecode(name) if isinstance(name, str | bytes) else ""
+            watched = variable in self._variables or variable.startswith(self._beginnings)
+            if watched and variable not in self._but and os.getpid() == pid and environ.get(name) != text:
+                changes(variable)
+
+        def set_(environ: Any, name: Any, text: Any) -> None:
+            look(environ, name, text)
+            set_item(environ, name, text)
+
+        def delete(environ: Any, name: Any) -> None:
+            look(environ, name, None)
+            delete_item(environ, name)
+
+        kind.__setitem__, kind.__delitem__ = set_, delete  # type: ignore[method-assign]
+
+    def stop(self) -> None:
+        """End."""
+        for name, original in self._originals.items():
+            setattr(type(os.environ), name, original)
+        self._originals = {}
+
+
+def start_again(start: WorkerStart, variable: str) -> NoReturn:
+    """Tell the agent and the worker's log why, and be the worker that was started, cold."""
+    with contextlib.suppress(OSError, ConfigError, KeyError):
+        end = client.connected_client() or client.ChannelClient(
+            start.env[messages.VARIABLE], client.hello(start.env, stacks_signal=0)
+        )
+        end.send(messages.StartedAgain(variable))
+        end.close()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os.write(2, os.fsencode(f"elastic-launch: {REASON.format(variable)}: this process begins anew\n"))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    spawn.execute(start)
