@@ -58,7 +58,7 @@ from launcher.nursery.protocol import (
     encode,
 )
 from launcher.system.clock import boottime
-from launcher.system.processes import Process, descendants, exited_child, has_children
+from launcher.system.processes import Process, descendants, exited_child, has_children, in_sessions
 from launcher.system.worker_signals import kill_group, kill_processes, stop_group
 
 POLL_S = 0.25
@@ -125,7 +125,7 @@ class Nursery:
         self._poll.register(self._agent, select.POLLIN)
         self._send_report(prepared)
         try:
-            while self._end is None or self._generation is not None or self._agent.waiting:
+            while self._end is None or self._generation is not None or self._agent.waiting or self._clearing():
                 if not self._orphaned:
                     self._poll.register(self._agent, select.POLLIN | (select.POLLOUT if self._agent.waiting else 0))
                 ready = {fd for fd, _ in self._poll.poll(self._patience_ms())}
@@ -292,9 +292,12 @@ class Nursery:
         kill_processes(self._family())
 
     def _family(self) -> list[Process]:
-        """What descends from this process, without its successors."""
-        found = descendants(os.getpid())
-        return [process for process in found if process.pid not in self._successors] if self._successors else found
+        """What descends from this process, without its successors and what these have started."""
+        found, apart = descendants(os.getpid()), {*self._successors}
+        for process in found:  # A parent comes before its children.
+            if process.parent in apart:
+                apart.add(process.pid)
+        return [process for process in found if process.pid not in apart]
 
     def _lose_agent(self) -> None:
         """The agent is gone. Whatever is in its socket no longer counts."""
@@ -322,7 +325,9 @@ class Nursery:
                 self._send_report(ChildExited(running.g, local_rank, code, boottime(), ended in running.signalled))
             else:
                 os.waitpid(ended, 0)
-                self._successors.discard(ended)
+                if ended in self._successors:
+                    self._successors.discard(ended)
+                    kill_processes(in_sessions([ended]))  # What its imports have started.
 
     def _sweep(self) -> None:
         """Once all workers are reaped: kill what they left behind, and say when nothing is left."""
@@ -339,6 +344,15 @@ class Nursery:
                 return  # SIGCHLD tells when they can be reaped.
         self._generation = None
         self._send_report(GenerationExited(running.g, tuple(foreign)))
+
+    def _clearing(self) -> bool:
+        """On the way out: kill what imports have left, and successors without a node; whether something still ends."""
+        if not has_children():
+            return False
+        family = self._family() if self._end is NurseryExit.SUCCEEDED else descendants(os.getpid())
+        living = [process for process in family if not process.zombie]
+        foreign = kill_processes(living)
+        return bool(family) and (not living or len(foreign) < len(living))
 
     # Reports.
 
