@@ -120,7 +120,7 @@ class Nursery:
 
         Raises `spawn.ChildStarted` in a new process that is to be a worker.
         """
-        wake = _wake_on_exits()
+        wake, waker = _wake_on_exits()
         self._poll.register(wake, select.POLLIN)
         self._poll.register(self._agent, select.POLLIN)
         self._send_report(prepared)
@@ -143,6 +143,7 @@ class Nursery:
         except (spawn.ChildStarted, spawn.SuccessorStarted):
             self._agent.close()
             wake.close()
+            os.close(waker)
             raise
         except BaseException:  # A defect of ours: still leave nothing behind.
             if self._generation is not None and os.getpid() == self._pid:
@@ -369,11 +370,12 @@ class Nursery:
             self._lose_agent()
 
 
-def _wake_on_exits() -> socket.socket:
-    """A socket that becomes readable with each SIGCHLD."""
+def _wake_on_exits() -> tuple[socket.socket, int]:
+    """A socket that becomes readable with each SIGCHLD, and the descriptor of its other end."""
     wake, waker = socket.socketpair()
     wake.setblocking(False)
     waker.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)  # Without a handler nothing is written to the socket.
-    signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
-    return wake
+    written = waker.detach()
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    return wake, written
