@@ -7,27 +7,31 @@ ELASTIC_CHANNEL. Messages are JSON with a schema. Standard library and msgspec o
 from __future__ import annotations
 
 import functools
+import itertools
 import time
-from collections.abc import Callable
-from typing import Annotated, Final
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final, TypeVar
 
 import msgspec
+
+from elastic._decode import UNREADABLE
 
 PACKET_MAX = 64 << 10
 """Bytes of one message."""
 METRICS_MAX = 64
-MODULES_MAX = 300
-"""Modules of a script that are named."""
-OWN_MAX = 100
-"""Modules of the user that are named."""
-CHANGED_MAX = 100
-NAME_MAX = 200
 VARIABLE = "ELASTIC_CHANNEL"
 SERVERS_FROM = 1 << 20
 """Servers have no rank. Among those who speak they count from here."""
 
 TEXT_MAX = 4096
 """Characters of a text. An agent hangs up on who says more."""
+
+NAME_MAX = 200
+"""Characters in the name of a module, or of a variable that the script has changed."""
+MODULES_MAX, MODULES_BYTES_MAX = 300, 40_000
+OWN_FILES_MAX = 1000
+IMPORTS_BYTES_MAX = 60_000
+"""Of `ScriptImports`: its modules, its files, and all of it together."""
 
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -173,43 +177,41 @@ class SegmentDenied(msgspec.Struct, frozen=True, tag="refused"):
     why: Text
 
 
-Name = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
-"""Of a module, or of a variable of the environment."""
+ModuleName = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
+ChangedNames = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=NAME_MAX)], ...], msgspec.Meta(max_length=100)]
+"""Environment variables, and other state under a name that no variable has ("sys.argv")."""
 
 
-class ScriptImport(msgspec.Struct, frozen=True):
-    """A module that the script has imported from `file`, and what it had changed in its process before.
+class ScriptImport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A module that the script has imported from `file`, after it had changed `changed`; file "": wherever it is."""
 
-    `changed` are names of environment variables, and of what `launcher.nursery.process_state` compares.
-    """
-
-    name: Name
-    file: Text
-    changed: Annotated[tuple[Name, ...], msgspec.Meta(max_length=CHANGED_MAX)] = ()
+    name: ModuleName
+    file: Text = ""
+    changed: ChangedNames = ()
 
 
-class OwnModule(msgspec.Struct, frozen=True):
-    """A module of the user's own, and its file."""
+class OwnFile(msgspec.Struct, frozen=True):
+    """A file of the user that the script runs: the module of this name, or `__main__`."""
 
-    name: Name
+    name: ModuleName
     file: Text
 
 
-class ScriptImports(msgspec.Struct, frozen=True, tag="imports"):
-    """What the script has imported before its process group stood, in that order, beside what it found loaded.
+class ScriptImports(msgspec.Struct, frozen=True, tag="imports", omit_defaults=True):
+    """What the script has imported before its process group formed, in that order: modules that it did not find loaded.
 
-    `changed` are the environment variables that it had changed by then, `own` the user's modules that it had imported.
+    `changed` is what the script had changed by then. `script_imports` makes one that fits into a packet.
     """
 
     modules: Annotated[tuple[ScriptImport, ...], msgspec.Meta(max_length=MODULES_MAX)]
-    changed: Annotated[tuple[Name, ...], msgspec.Meta(max_length=CHANGED_MAX)] = ()
-    own: Annotated[tuple[OwnModule, ...], msgspec.Meta(max_length=OWN_MAX)] = ()
+    changed: ChangedNames = ()
+    own: Annotated[tuple[OwnFile, ...], msgspec.Meta(max_length=OWN_FILES_MAX)] = ()
 
 
 class StartedAgain(msgspec.Struct, frozen=True, tag="again"):
     """The script has set this variable, which a module loaded before it had read: its process begins anew, cold."""
 
-    variable: Name
+    variable: Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 
 
 WorkerMessage = (
@@ -224,6 +226,42 @@ AgentMessage = PlannedStopRequest | Segment | SegmentDenied
 said = msgspec.json.Decoder(WorkerMessage)
 told = msgspec.json.Decoder(AgentMessage)
 _encoder = msgspec.json.Encoder()
+_Item = TypeVar("_Item", ScriptImport, OwnFile)
+
+
+def script_imports(
+    modules: Iterable[ScriptImport], changed: Iterable[str], own: Iterable[OwnFile]
+) -> ScriptImports | None:
+    """As much of it as one packet takes; None if it does not take `changed`, without which no module may be loaded.
+
+    The last files are left out first, then the last modules: each module is loaded after those before it. What cannot
+    be said, because of odd bytes or a name that is too long, ends its list, too.
+    """
+    imports = ScriptImports((), tuple(changed))
+    try:
+        size = len(encode(said.decode(encode(imports))))
+    except UNREADABLE:
+        return None
+    fitting = _fitting(modules, ScriptImport, min(MODULES_BYTES_MAX, IMPORTS_BYTES_MAX - size), MODULES_MAX)
+    imports = msgspec.structs.replace(imports, modules=fitting)
+    room = IMPORTS_BYTES_MAX - len(encode(imports))
+    return msgspec.structs.replace(imports, own=_fitting(own, OwnFile, room, OWN_FILES_MAX))
+
+
+def _fitting(items: Iterable[_Item], kind: type[_Item], limit_bytes: int, items_max: int) -> tuple[_Item, ...]:
+    """The first items that can be said and take `limit_bytes` at most."""
+    decoder, fitting = msgspec.json.Decoder(kind), list[_Item]()
+    for item in itertools.islice(items, items_max):
+        try:
+            data = _encoder.encode(item)
+            fitting.append(decoder.decode(data))
+        except UNREADABLE:
+            break
+        limit_bytes -= len(data) + 1
+        if limit_bytes < 0:
+            fitting.pop()
+            break
+    return tuple(fitting)
 
 
 def speaker_name(rank: int) -> str:

@@ -70,8 +70,9 @@ def install(recorded: Callable[[], Recording | None]) -> bool:
             _kept.append(getattr(getattr(home, "group", None), "WORLD", None))
             if end is not None:
                 end.send(messages.GroupFormed(messages.clock()))
-                if (recording := recorded()) is not None:
-                    end.send(_imports(recording))
+                recording = recorded()
+                if recording is not None and (imports := _imports(recording)) is not None:
+                    end.send(imports)
         said = said or own
         return answer
 
@@ -81,26 +82,10 @@ def install(recorded: Callable[[], Recording | None]) -> bool:
     return True
 
 
-def _imports(recording: Recording) -> messages.ScriptImports:
-    """As the agent takes it: what does not fit is not named."""
-    if len(recording.changed) > messages.CHANGED_MAX:
-        return messages.ScriptImports(())
-    modules = [
-        messages.ScriptImport(*module)
-        for module in recording.modules
-        if max(map(len, (module.name, *module.changed))) <= messages.NAME_MAX and len(module.file) <= messages.TEXT_MAX
-    ]
-    own = [
-        messages.OwnModule(name, file)
-        for name, file in recording.own
-        if len(name) <= messages.NAME_MAX and len(file) <= messages.TEXT_MAX
-    ]
-    most = messages.MODULES_MAX
-    while True:
-        said = messages.ScriptImports(tuple(modules[:most]), recording.changed, tuple(own[: messages.OWN_MAX]))
-        if not most or len(messages.encode(said)) <= messages.PACKET_MAX:
-            return said
-        most //= 2
+def _imports(recording: Recording) -> messages.ScriptImports | None:
+    """As the agent takes it."""
+    modules = (messages.ScriptImport(*module) for module in recording.modules)
+    return messages.script_imports(modules, recording.changed, (messages.OwnFile(*file) for file in recording.own))
 
 
 def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:

@@ -15,12 +15,15 @@ from elastic.channel.messages import (
     FirstCommit,
     GroupFormed,
     JoiningGroup,
+    OwnFile,
     PlannedStopRequest,
     PreparationOver,
     Preparing,
     Progress,
     RestoreDone,
     SavedAndLeaving,
+    ScriptImport,
+    ScriptImports,
     Segment,
     SegmentDenied,
     SegmentRequest,
@@ -123,6 +126,7 @@ WORDS = lines(
     RestoreDone(7, 2.0), FirstCommit(), Progress(8, 2, {"loss": 0.5, "nan": None}, 3.0), CheckpointSaved(8, "/ckpt"),
     AgentLogLine("a line", True), SegmentRequest("node", 4096), Unrecoverable("no data", 1), Serving(),
     SavedAndLeaving(8),
+    ScriptImports((ScriptImport("wave", "/lib/wave.py", ("A",)),), ("A",), (OwnFile("__main__", "/s.py"),)),
 )  # fmt: skip
 TARGETS = (
     Target("channel of an agent", worker, (WORDS, lines(HELLO, Progress(1, 1, {})))),
