@@ -131,6 +131,8 @@ class NurseryClient:
         self._stamps: tuple[str, ...] = ()
         """What the successor is to watch."""
         self._successor: NurserySuccessor | None = None
+        self._old: list[tuple[NurseryProcess, asyncio.Future[None]]] = []
+        """Nurseries that have handed the node over, and their ends."""
         self._imports = NurseryWatchdog(lambda: not self.prepared, self._end_nursery)
         self._deadline = NurseryWatchdog(self._may_run, self._end_nursery)
 
@@ -252,7 +254,8 @@ class NurseryClient:
         assert self._process is not None
         self._successor = None
         successor.release()
-        self._process.hand_over()
+        self._old = [(process, ended) for process, ended in self._old if not ended.done()]
+        self._old.append((self._process, self._process.hand_over()))
         self._process = NurseryProcess.take_over(
             successor.channel,
             successor.pidfd,
@@ -319,6 +322,9 @@ class NurseryClient:
     async def close(self) -> None:
         """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
         self._drop_successor()
+        for old, ended in self._old:
+            old.kill()
+            await ended
         if self._process is None or self._ended.done():
             return
         if self._running is not None and self._running.held:

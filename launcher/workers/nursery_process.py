@@ -170,10 +170,13 @@ class NurseryProcess:
             others = frozenset(child.pid for child in descendants(os.getpid()) if child.pid != pid)
         return cls(channel, pidfd, started=None, others=others, on_report=on_report, on_end=on_end, complain=complain)
 
-    def hand_over(self) -> None:
-        """Let it end: another one has the node. Nothing is told of it any more."""
+    def hand_over(self) -> asyncio.Future[None]:
+        """Let it end: another one has the node. Nothing is told of it any more but its end."""
         self.order(protocol.HandOver())
-        self._on_report, self._on_end = lambda report: None, lambda: None
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._on_report, self._on_end = lambda report: None, lambda: ended.set_result(None)
+        self._complain = lambda text: None
+        return ended
 
     def order(self, order: protocol.NurseryOrder, fds: Sequence[int] = ()) -> None:
         """Queue an order. When the nursery has ended it has no addressee."""
@@ -185,10 +188,11 @@ class NurseryProcess:
             self._send()
 
     def kill(self) -> None:
-        """SIGKILL; it takes its workers with it."""
+        """SIGKILL; it takes its workers with it. One that has ended is no error."""
         self._answers.stop()
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if self.lives:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def left_behind(self) -> list[Process]:
         """What it has left to this process when it died, also in sessions of their own; the dead are reaped."""
