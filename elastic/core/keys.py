@@ -17,6 +17,7 @@
     <prefix>/<job>/verdict              model.Verdict
     <prefix>/<job>/events/<at>-<tag>    HistoryEvent, for people
     <prefix>/<job>/course               TrainingCurve, for people: step, loss and rate as training went on
+    <prefix>/<job>/fork_server_imports  ImportAdvice: what other nodes' fork servers have loaded for the script
     <prefix>/<job>/probe                Probe, under the asker's lease: everybody is to try to reach everybody
     <prefix>/<job>/saved                model.SavedCheckpoint, the newest committed checkpoint; nothing is decided by it
     <prefix>/<job>/answers/<id>/<node>  ProbeAnswer to that probe, under the node's lease; nobody mirrors it
@@ -57,6 +58,7 @@ class JobKeys:
         self.verdict: Final = self.root + "verdict"
         self.events: Final = self.root + "events/"
         self.course: Final = self.root + "course"
+        self.imports: Final = self.root + "fork_server_imports"
         self.probe: Final = self.root + "probe"
         self.saved: Final = self.root + "saved"
         self.answers: Final = self.root + "answers/"
@@ -104,7 +106,7 @@ class JobKeys:
 
     @property
     def everything(self) -> tuple[KeyRange, ...]:
-        """What the leader follows: all but what sorts first: history and course for people, and answers."""
+        """What the leader follows: all but what sorts first: history and course for people, advice, and answers."""
         return (KeyRange(self.generation, self._end),)
 
     @property

@@ -13,12 +13,14 @@ from elastic.core.model import Generation, GenerationMember, SavedCheckpoint
 from elastic.core.ps.model import ClusterSpec
 from elastic.errors import ConfigError, DocumentError
 from elastic.train.restore.options import newest_known
+from launcher.agent import imports_advice
 from launcher.doctor.job import reach_check
 from launcher.history import events as history_events
 from launcher.history import training_curve
 from launcher.history.events import EventKind, HistoryEvent
 from launcher.history.job_report import build_report
 from launcher.job.history import event_line
+from launcher.nursery.import_closure import valid_name
 from launcher.wire import probe_messages
 from launcher.wire.probe_messages import Probe, ProbeAnswer, UnreachedMember
 from tests.fuzz.target import Target
@@ -88,6 +90,15 @@ def saved(data: bytes) -> None:
         newest_known({"ELASTIC_SAVED": data.decode(errors="surrogateescape")})
 
 
+def advice(data: bytes) -> None:
+    """What other nodes advise to load: what is read of it can be written and read again."""
+    found = imports_advice.read_document(data)
+    if found is not None:
+        assert imports_advice.read_document(imports_advice.write_document(found)) == found
+        for module in found.modules:
+            valid_name(module.name)
+
+
 def documents() -> tuple[bytes, ...]:
     bench = stopping()
     bench.verdict()
@@ -133,6 +144,7 @@ TARGETS = (
             msgspec.json.encode(ProbeAnswer(1, (UnreachedMember("c", "refused"),), 2)),
         ),
     ),
+    Target("advice", advice, (b'{"modules":[{"name":"a.b","changed":["A"]},{"name":"c"}],"changed":["A"]}',)),
     Target("events", events, (b"00001000000000-a " + msgspec.json.encode(EVENT) + b"\n00001000000001-b {}",)),
     Target(
         "saved",

@@ -16,7 +16,7 @@ FOUND = Path(__file__).with_name("found")
 
 MODULES = {
     "stored": ("store",),
-    "small": ("generation", "document", "probe", "events", "saved"),
+    "small": ("generation", "document", "probe", "advice", "events", "saved"),
     "links": ("link lines", "link listener", "link dialler"),
     "window": ("window questions", "window", "window answers"),
     "channel": ("channel of an agent", "channel of a worker"),
