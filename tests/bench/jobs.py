@@ -35,6 +35,7 @@ STEPS = 1_000_000
 STEP_S = 0.01
 """The pause of each step. It is part of every figure, so it is short: a step of 50 ms would hide as much."""
 
+TUNED, DEFAULTS, ELASTIC_ETCD = "torchrun, tuned", "torchrun, defaults", "torchrun, elastic-etcd"
 PEER_ENVIRON = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TUNING = ("last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=2", "--monitor-interval=0.1")
 
@@ -44,6 +45,8 @@ C10D_STORE = (
     "print('up', flush=True); time.sleep(1e6)"
 )
 
+Script = Callable[[Path], list[str]]
+"""Takes a folder for logs; gives the words that follow the launcher's."""
 Command = Callable[[str, str, Path], list[str]]
 """Takes the store's address, the job's name and a folder for logs."""
 
@@ -62,6 +65,12 @@ class Contender:
     store: Store
     command: Command
     environ: Mapping[str, str] = field(default_factory=dict)
+    learns: bool = False
+    """Its nodes prepare what the script imports, and log it (`tests.bench.preparation`)."""
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """The variables of a job with this folder. Its user's cache is empty: no list of imports is there yet."""
+        return {**self.environ, "XDG_CACHE_HOME": str(folder / "cache")}
 
     def shown(self) -> str:
         """The command as a person types it."""
@@ -128,29 +137,34 @@ def plain(logs: Path, step_s: float = STEP_S, busy: int = 0) -> list[str]:
     return [str(TRAINING), str(logs / "steps.log"), str(STEPS), str(step_s), *([str(busy)] if busy else [])]
 
 
+def in_step(logs: Path) -> list[str]:
+    """The same script, whose time passes within its steps."""
+    return [str(TRAINING), str(logs / "steps.log"), str(STEPS), "0.0", "0", str(STEP_S)]
+
+
 def with_state(logs: Path, size_mb: float, every: int, memory_every: int, step_s: float = STEP_S) -> list[str]:
     """The script that uses our library, with its arguments."""
     return [str(STATE_TRAINING), *map(str, (logs / "steps.log", size_mb, step_s, every, memory_every))]
 
 
-def digits(logs: Path) -> list[str]:
+def digits(logs: Path, step_s: float = STEP_S) -> list[str]:
     """Our example: our library, scikit-learn and DDP."""
     log, steps = str(logs / "steps.log"), str(STEPS)
-    flags = ("--steps", steps, "--checkpoint_every", steps, "--step_time", str(STEP_S), "--step_log", log)
+    flags = ("--steps", steps, "--checkpoint_every", steps, "--step_time", str(step_s), "--step_log", log)
     return ["-m", DIGITS, *flags]
 
 
-def hf_trainer(logs: Path) -> list[str]:
+def hf_trainer(logs: Path, step_s: float = STEP_S) -> list[str]:
     """The script with Hugging Face's Trainer."""
-    return [str(HF_TRAINING), *plain(logs)[1:]]
+    return [str(HF_TRAINING), *plain(logs, step_s)[1:]]
 
 
-def lightning(logs: Path) -> list[str]:
+def lightning(logs: Path, step_s: float = STEP_S) -> list[str]:
     """The script with Lightning's Trainer."""
-    return [str(LIGHTNING_TRAINING), *plain(logs)[1:]]
+    return [str(LIGHTNING_TRAINING), *plain(logs, step_s)[1:]]
 
 
-def ours(np: str, *flags: str, script: Callable[[Path], list[str]] = plain) -> Command:
+def ours(np: str, *flags: str, script: Script = plain) -> Command:
     """Build our command: one worker for each node, everything else by default but for `flags`."""
 
     def command(store: str, job: str, logs: Path) -> list[str]:
@@ -168,7 +182,7 @@ def silence_timeout(seconds: float) -> tuple[str, ...]:
     return ("--silence_timeout", f"{seconds:g}")
 
 
-def torchrun(nnodes: str, *settings: str, script: Callable[[Path], list[str]] = plain) -> Command:
+def torchrun(nnodes: str, *settings: str, script: Script = plain) -> Command:
     """Build torchrun's command; `is_host=false` because the store is already there."""
     conf = ",".join(["is_host=false", *(text for text in settings if not text.startswith("--"))])
     flags = [text for text in settings if text.startswith("--")]
@@ -201,10 +215,15 @@ def torchrun_standalone(store: str, job: str, logs: Path) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", *plain(logs)]
 
 
-def peers(nodes: int) -> dict[str, Contender]:
+def tuned(nodes: int, script: Script = plain) -> Contender:
+    """torchrun with shorter timeouts, for a job whose world changes."""
+    return Contender(TUNED, c10d_store, torchrun(f"1:{nodes}", *TUNING, script=script), PEER_ENVIRON)
+
+
+def peers(nodes: int) -> list[Contender]:
     """torchrun for a job of so many nodes whose world changes: with our rendezvous, and torch's own in two settings."""
-    return {
-        "torchrun, elastic-etcd": Contender("torchrun, elastic-etcd", etcd_store, torchrun_plugin(f"1:{nodes}")),
-        "torchrun, tuned": Contender("torchrun, tuned", c10d_store, torchrun(f"1:{nodes}", *TUNING), PEER_ENVIRON),
-        "torchrun, defaults": Contender("torchrun, defaults", c10d_store, torchrun(f"1:{nodes}"), PEER_ENVIRON),
-    }
+    return [
+        Contender(ELASTIC_ETCD, etcd_store, torchrun_plugin(f"1:{nodes}")),
+        tuned(nodes),
+        Contender(DEFAULTS, c10d_store, torchrun(f"1:{nodes}"), PEER_ENVIRON),
+    ]

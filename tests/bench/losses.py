@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.bench import phases, steplog
-from tests.bench.jobs import Contender, plain
+from tests.bench import phases, preparation, steplog
+from tests.bench.jobs import Contender, Script, plain
 from tests.bench.nodes import Node, ended, wait_until
 
 if TYPE_CHECKING:
@@ -28,13 +28,25 @@ RECOVERY_LIMIT_S = 180.0
 
 
 @dataclass(frozen=True)
+class Target:
+    """What something happens to: a node and its worker, in their job."""
+
+    node: Node
+    pid: int
+    store: str
+    job: str
+    world: int
+    """Workers of the world that follows, one on each node."""
+
+
+@dataclass(frozen=True)
 class Kind:
     """Something that happens: `survivors` are the nodes of which a next step is due, of the world that follows."""
 
     name: str
     what: str
-    happen: Callable[[Node, int], float]
-    """Takes the node and the pid of its worker; gives the wall clock just before."""
+    happen: Callable[[Target], float]
+    """Gives the wall clock just before."""
     world: int = 2
     nodes: int = 3
     proposer: bool = False
@@ -46,7 +58,9 @@ class Kind:
     """Seconds for which the next world trains on."""
     apart: bool = False
     """Each node runs on a host of its own."""
-    script: Callable[[Path], list[str]] = plain
+    after: tuple[str, ...] = ()
+    """It happens once every node of a contender that learns has logged one of these texts of `preparation`."""
+    script: Script = plain
     """What is trained: the arguments, for a folder for logs."""
     needs: str = ""
     """The package that the script imports, which this environment may not have."""
@@ -64,6 +78,8 @@ class Round:
     generation: int
     restore_s: float | None
     phases: Mapping[str, float]
+    logged_s: float | None = None
+    """From the last rank's first step until the last node logged what the kind waits for; 0 if that was before."""
 
 
 class Watched:
@@ -85,6 +101,14 @@ class Watched:
         newest = {step.rank: step.pid for step in steps}
         self.old = {pid: node for pid in newest.values() for node in self._nodes if node.holds(pid)}
         return len(self.old) == count
+
+    def first_s(self) -> float:
+        """The wall clock when every rank of the first world had made a step."""
+        first: dict[int, float] = {}
+        for step in self._reader.steps:
+            if step.world == len(self.old):
+                first.setdefault(step.rank, step.at_s)
+        return max(first.values())
 
     def pid_of(self, rank: int) -> int:
         """The worker that had this rank last."""
@@ -117,21 +141,34 @@ def one_round(
 
     def start(number: int) -> Node:
         command, output = contender.command(store, job, folder), folder / f"node{number}.out"
-        return Node(command, output, contender.environ, new_host())
+        return Node(command, output, contender.environment(folder), new_host())
 
     nodes = [start(number) for number in range(kind.nodes)]
     watched = Watched(folder / "steps.log", nodes)
     with ended(nodes):
         wait_until(lambda: watched.first_world(kind.nodes), START_LIMIT_S, "the first world", nodes)
         time.sleep(kind.trains_s)
+        logged_s = _logged_s(kind, watched, nodes, folder / "log") if kind.after and contender.learns else None
         pid = watched.pid_of(0 if kind.proposer else kind.nodes - 1)
-        watched.happened_s = kind.happen(watched.old[pid], pid)
+        watched.happened_s = kind.happen(Target(watched.old[pid], pid, store, job, kind.world))
         if kind.newcomer:
             nodes.append(start(kind.nodes))
         alive = [node for node in nodes if node is not watched.old[pid] or kind.world >= kind.nodes]
         wait_until(lambda: len(watched.after(kind.world)) == kind.world, RECOVERY_LIMIT_S, "the next world", alive)
         time.sleep(kind.goes_on_s)
-        return _cost(kind, watched, folder)
+        return replace(_cost(kind, watched, folder), logged_s=logged_s)
+
+
+def _logged_s(kind: Kind, watched: Watched, nodes: list[Node], log_dir: Path) -> float:
+    """Wait until every node has logged what the kind waits for."""
+    found: dict[str, float] = {}
+
+    def all_nodes() -> bool:
+        found.update(preparation.first_logged(log_dir, *kind.after))
+        return len(found) == len(nodes)
+
+    wait_until(all_nodes, preparation.LIMIT_S, f"{' or '.join(kind.after)}, of every node", nodes)
+    return max(0.0, max(found.values()) - watched.first_s())
 
 
 def _cost(kind: Kind, watched: Watched, folder: Path) -> Round:

@@ -28,7 +28,7 @@ NODES = 3
 BEFORE_MS, AFTER_MS = 300.0, 700.0
 """How much of the run is kept around the kill."""
 FILE = "recorded.json"
-KIND = Kind("recorded", "SIGKILL of a node", lambda node, _: node.kill(), goes_on_s=AFTER_MS / 1000)
+KIND = Kind("recorded", "SIGKILL of a node", lambda target: target.node.kill(), goes_on_s=AFTER_MS / 1000)
 
 
 class Lane(msgspec.Struct, frozen=True):

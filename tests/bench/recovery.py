@@ -1,28 +1,34 @@
 """Seconds from the loss of a node to the survivors' first step: ours against torchrun's, in one run.
 
-    python -m tests.bench.recovery [--kinds node,agent,...] [--rounds 7] [--peer_rounds 3] [--only ours|peer]
+    python -m tests.bench.recovery [--kinds node,agent,...] [--rounds 7] [--peer_rounds 5] [--only ours|peer]
 
 Three nodes (`--nodes`) on this machine, one worker each, gloo. Steps pause 10 ms, so a figure has at most that of them
 in it.
 
-    node      SIGKILL of one node (agent and all below it): ours, torchrun tuned, torchrun by default
-    state     the same with 100 MB of state, restored from the memory tier (--state_mb)
+    node      SIGKILL of one node (agent and all below it): ours, torchrun tuned, torchrun by default, and torchft
+    state     the same with 100 MB of state, restored from the memory tier (--state_mb); torchrun tuned has no such tier
+    script_digits, script_hf, script_lightning  the same for elastic.examples.digits, Hugging Face's Trainer, and
+              Lightning's; against torchrun tuned. The last two need `make scripts`, and .venv-scripts/bin/python
+    node_in_step  node, with the time of a step within it: SIGKILL finds the nodes in a step, and not between two.
+              torchrun tuned, and torchft
+    node_of_two  node, in a job of two nodes, against the same
     agent     SIGKILL of one agent alone
     proposer  SIGKILL of rank 0's node
     worker    SIGKILL of one worker: its node comes back with it
     drain     SIGTERM to one agent, the script uses the library: from the last step before to the first step after
     newcomer  a third node joins two, the same way
+    scale_down  `elastic-ctl scale` takes one of three nodes out, the same way
     silent    two kinds: `stopped` is SIGSTOP of one node, agent and all below it; `cut` pulls the cable of a node's
               host, where each node has a host of its own (network namespaces: needs root). Ours by default, with
               --silence_timeout 0.3, and with the lease alone (--silence_timeout 0, of 2 and 5 s), and torchft
     silent_leader  the same of the leader's node: `stopped_leader` and `cut_leader`
-    scripts   SIGKILL of one node for real scripts, each with default flags, ours and torchrun tuned: `script_plain`
-              imports only torch, `script_library` has 100 MB in memory, `script_digits` is elastic.examples.digits,
-              `script_hf` has Hugging Face's Trainer, `script_lightning` Lightning's. The last two need `make scripts`,
-              and .venv-scripts/bin/python to run this
+    scripts   what users get: node, state, and the three kinds of real scripts
 
-Every round is a new job. All of ours run with the default lease but the lease alone. The figures go to
-docs/bench/recovery.json.
+In the kinds of `scripts` ours also runs with --no_learn, and without it the node is killed once every node has prepared
+what the script imports (at most 60 s after the first step). How long that takes goes to docs/bench/learning.json.
+
+Every round is a new job with an empty cache of its own, and the contenders of a kind take turns. All of ours run with
+the default lease but the lease alone. The other figures go to docs/bench/recovery.json.
 """
 
 from __future__ import annotations
@@ -30,20 +36,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import psutil
 
 from elastic.core.agent.links.silence import BEATS_MIN, HEARTBEAT_S
-from tests.bench import jobs, phases, results, torchft_jobs
+from tests.bench import jobs, phases, preparation, results, torchft_jobs
 from tests.bench.jobs import Contender
-from tests.bench.losses import Kind, Round, one_round
-from tests.bench.nodes import Node, end_in_order
+from tests.bench.losses import Kind, Round, Target, one_round
+from tests.bench.nodes import end_in_order
 from tests.cluster import hosts
 from tests.support import bytecode
 
@@ -67,85 +75,105 @@ SCRIPT_EVERY = 1_000_000
 """Steps between checkpoints on disk: none comes due by itself. Memory is written at every step."""
 
 
-def kill_node(node: Node, _: int) -> float:
+def kill_node(target: Target) -> float:
     """SIGKILL of an agent and all below it."""
-    return node.kill()
+    return target.node.kill()
 
 
-def kill_worker(_: Node, pid: int) -> float:
+def kill_worker(target: Target) -> float:
     """SIGKILL of a worker alone."""
     at_s = time.time()
-    psutil.Process(pid).kill()
+    psutil.Process(target.pid).kill()
+    return at_s
+
+
+def scale_down(target: Target) -> float:
+    """Order one node less."""
+    at_s = time.time()
+    which = ("--elastic_server", target.store, "--job_id", target.job)
+    words = (sys.executable, "-m", "launcher.ctl", "scale", "--np", f"1:{target.world}", *which)
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return at_s
 
 
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("node", "SIGKILL of a node", kill_node),
-        Kind("state", "SIGKILL of a node, state from memory", kill_node),
-        Kind("agent", "SIGKILL of an agent", lambda node, _: node.kill_agent()),
+        Kind("node", "SIGKILL of a node", kill_node, after=preparation.DONE),
+        Kind("state", "SIGKILL of a node, state from memory", kill_node, after=preparation.DONE),
+        Kind(
+            "script_digits",
+            "SIGKILL of a node, digits",
+            kill_node,
+            script=jobs.digits,
+            goal_s=DIGITS_GOAL_S,
+            after=preparation.DONE,
+        ),
+        Kind(
+            "script_hf",
+            "SIGKILL of a node, Hugging Face's Trainer",
+            kill_node,
+            script=jobs.hf_trainer,
+            needs="transformers",
+            goal_s=HF_GOAL_S,
+            after=preparation.DONE,
+        ),
+        Kind(
+            "script_lightning",
+            "SIGKILL of a node, Lightning's Trainer",
+            kill_node,
+            script=jobs.lightning,
+            needs="lightning",
+            goal_s=LIGHTNING_GOAL_S,
+            after=preparation.DONE,
+        ),
+        Kind("node_in_step", "SIGKILL of a node within a step", kill_node, script=jobs.in_step),
+        Kind("node_of_two", "SIGKILL of one of two nodes", kill_node, world=1, nodes=2),
+        Kind("agent", "SIGKILL of an agent", lambda target: target.node.kill_agent()),
         Kind("proposer", "SIGKILL of the proposer's node", kill_node, proposer=True),
         Kind("worker", "SIGKILL of a worker", kill_worker, world=NODES),
-        Kind("drain", "drain, step to step", lambda node, _: node.drain(), planned=True),
+        Kind("drain", "drain, step to step", lambda target: target.node.drain(), planned=True),
         Kind(
-            "newcomer",
-            "newcomer, step to step",
-            lambda node, _: time.time(),
-            world=3,
-            nodes=2,
-            planned=True,
-            newcomer=True,
+            "newcomer", "newcomer, step to step", lambda _: time.time(), world=3, nodes=2, planned=True, newcomer=True
         ),
-        Kind("stopped", "silent node", lambda node, _: node.freeze(), trains_s=HEARD_S),
-        Kind("cut", "host cut off", lambda node, _: node.cut(), trains_s=HEARD_S, apart=True),
-        Kind("stopped_leader", "silent leader", lambda node, _: node.freeze(), proposer=True, trains_s=HEARD_S),
+        Kind("scale_down", "scale down, step to step", scale_down, planned=True),
+        Kind("stopped", "silent node", lambda target: target.node.freeze(), trains_s=HEARD_S),
+        Kind("cut", "host cut off", lambda target: target.node.cut(), trains_s=HEARD_S, apart=True),
+        Kind("stopped_leader", "silent leader", lambda target: target.node.freeze(), proposer=True, trains_s=HEARD_S),
         Kind(
             "cut_leader",
             "leader's host cut off",
-            lambda node, _: node.cut(),
+            lambda target: target.node.cut(),
             proposer=True,
             trains_s=HEARD_S,
             apart=True,
         ),
     )
 }
-SCRIPTS = (
-    Kind("script_plain", "SIGKILL of a node, a script with torch alone", kill_node, goal_s=GOAL_S),
-    Kind(
-        "script_library",
-        f"SIGKILL of a node, the library and {STATE_MB:.0f} MB",
-        kill_node,
-        script=partial(jobs.with_state, size_mb=STATE_MB, every=SCRIPT_EVERY, memory_every=1),
-        goal_s=GOAL_S,
-    ),
-    Kind("script_digits", "SIGKILL of a node, digits", kill_node, script=jobs.digits, goal_s=DIGITS_GOAL_S),
-    Kind(
-        "script_hf",
-        "SIGKILL of a node, Hugging Face's Trainer",
-        kill_node,
-        script=jobs.hf_trainer,
-        needs="transformers",
-        goal_s=HF_GOAL_S,
-    ),
-    Kind(
-        "script_lightning",
-        "SIGKILL of a node, Lightning's Trainer",
-        kill_node,
-        script=jobs.lightning,
-        needs="lightning",
-        goal_s=LIGHTNING_GOAL_S,
-    ),
-)
-KINDS |= {kind.name: kind for kind in SCRIPTS}
 SILENT = {"silent": ("stopped", "cut"), "silent_leader": ("stopped_leader", "cut_leader")}
-GROUPS = {**SILENT, "scripts": tuple(kind.name for kind in SCRIPTS)}
+GROUPS = {**SILENT, "scripts": ("node", "state", "script_digits", "script_hf", "script_lightning")}
 """What these names of --kinds stand for."""
 
 
-def _asked_for_by(kind: Kind) -> str:
-    """The name by which --kinds asks for it."""
-    return next((name for name, kinds in GROUPS.items() if kind.name in kinds), kind.name)
+@dataclass(frozen=True)
+class Entry:
+    """A contender of one kind: under which name its figure is kept, how many rounds it runs, and its goal."""
+
+    what: str
+    contender: Contender
+    rounds: int
+    goal: float | None = None
+
+
+def command(kind: Kind) -> str:
+    """What measures a kind again."""
+    asked_for = next((name for name, kinds in SILENT.items() if kind.name in kinds), kind.name)
+    return f"python -m tests.bench.recovery --kinds {asked_for}"
+
+
+def prepared(what: str) -> str:
+    """The name of the figure that says how long it took until every node had prepared what the script imports."""
+    return f"{what}: from the first step until its imports are prepared"
 
 
 class Bench:
@@ -156,113 +184,133 @@ class Bench:
         self.figures: list[results.Figure] = []
 
     def run(self, kind: Kind) -> None:
-        """Measure one kind, ours first."""
+        """Measure one kind."""
         if kind.apart and (reason := hosts.missing()):
             print(f"\n{kind.name}: skipped, {reason}", flush=True)
             return
         if kind.needs and importlib.util.find_spec(kind.needs) is None:
             print(f"\n{kind.name}: skipped, {kind.needs} is not installed (make scripts)", flush=True)
             return
-        if self.args.only != "peer":
-            for figure in self._ours(kind):
-                self._keep(figure)
-        if self.args.only != "ours" and kind.name == "node":
-            for name, contender in jobs.peers(self.args.nodes).items():
-                rounds = self.measure(kind, contender, self.args.peer_rounds)
-                self._keep(self._figure(kind.what, name, kind, contender, rounds, None))
+        entries = [*(self._ours(kind) if self.args.only != "peer" else ())]
+        entries += [*(self._peers(kind) if self.args.only != "ours" else ())]
+        for entry, rounds in zip(entries, self.measure(kind, entries), strict=True):
+            self._keep(self._figure(kind, entry, [one.took_s for one in rounds], rounds))
+            if kind.planned:
+                worst = max(abs(one.again) for one in rounds)
+                lost = results.figure(
+                    f"{kind.name}: steps lost", entry.contender.name, "steps", [worst], command(kind), goal=0.0
+                )
+                self._keep(lost)
+            if logged_s := [one.logged_s for one in rounds if one.logged_s is not None]:
+                waited = replace(entry, what=prepared(entry.what), goal=preparation.LIMIT_S)
+                self._keep(self._figure(kind, waited, logged_s), "learning")
+        if kind.name == "node":
             self._compare(kind)
-        if self.args.only != "ours" and kind.name in GROUPS["scripts"]:
-            command = jobs.torchrun(f"1:{self.args.nodes}", *jobs.TUNING, script=kind.script)
-            tuned = Contender("torchrun, tuned", jobs.c10d_store, command, jobs.PEER_ENVIRON)
-            rounds = self.measure(kind, tuned, self.args.peer_rounds)
-            self._keep(self._figure(kind.what, tuned.name, kind, tuned, rounds, None))
-        if self.args.only != "ours" and kind.name in SILENT["silent"]:
-            self._torchft(kind)
 
-    def _ours(self, kind: Kind) -> list[results.Figure]:
+    def _ours(self, kind: Kind) -> list[Entry]:
         if any(kind.name in names for names in SILENT.values()):
             return self._silent(kind)
-        contender = Contender("elastic-launch", jobs.etcd_store, self._command(kind))
-        rounds = self.measure(kind, contender, self.args.rounds)
-        what = f"{kind.what} ({self.args.state_mb:.0f} MB)" if kind.name == "state" else kind.what
-        goal = kind.goal_s or (None if kind.name == "state" else GOAL_S)
-        found = [self._figure(what, results.OURS, kind, contender, rounds, goal)]
-        if kind.planned:
-            worst = max(abs(one.again) for one in rounds)
-            command = f"python -m tests.bench.recovery --kinds {kind.name}"
-            found.append(results.figure(f"{kind.name}: steps lost", results.OURS, "steps", [worst], command, goal=0.0))
-        return found
+        ours = Contender(results.OURS, jobs.etcd_store, self._command(kind), learns=True)
+        entries = [Entry(self._what(kind), ours, self.args.rounds, self._goal(kind))]
+        if kind.after:
+            without = Contender(results.NO_LEARN, jobs.etcd_store, self._command(kind, "--no_learn"))
+            entries.append(Entry(self._what(kind), without, self.args.rounds))
+        return entries
 
-    def _command(self, kind: Kind) -> jobs.Command:
-        np = f"{kind.nodes}:{self.args.nodes}" if kind.newcomer else str(self.args.nodes)
+    def _goal(self, kind: Kind) -> float | None:
+        return kind.goal_s or (None if kind.name == "state" else GOAL_S)
+
+    def _what(self, kind: Kind) -> str:
+        return f"{kind.what} ({self.args.state_mb:.0f} MB)" if kind.name == "state" else kind.what
+
+    def _script(self, kind: Kind) -> jobs.Script:
         if not kind.planned and kind.name != "state":
-            return jobs.ours(np, script=kind.script)
+            return kind.script
         size_mb = self.args.state_mb if kind.name == "state" else SMALL_MB
-        return jobs.ours(np, script=partial(jobs.with_state, size_mb=size_mb, every=SCRIPT_EVERY, memory_every=1))
+        return partial(jobs.with_state, size_mb=size_mb, every=SCRIPT_EVERY, memory_every=1)
 
-    def _silent(self, kind: Kind) -> list[results.Figure]:
+    def _command(self, kind: Kind, *flags: str) -> jobs.Command:
+        np = f"{kind.nodes}:{kind.nodes + 1}" if kind.newcomer else str(kind.nodes)
+        return jobs.ours(np, *flags, script=self._script(kind))
+
+    def _silent(self, kind: Kind) -> list[Entry]:
         short = f", --silence_timeout {SILENCE_SHORT_S:g}"
         ways = [("", (), SILENT_GOAL_S), (short, jobs.silence_timeout(SILENCE_SHORT_S), SILENT_SHORT_GOAL_S)]
         for ttl_s in map(int, self.args.ttls.split(",")):
             flags = (*jobs.silence_timeout(0.0), "--lease_ttl", str(ttl_s))
             ways.append((f", --silence_timeout 0 --lease_ttl {ttl_s}", flags, ttl_s + LEASE_GOAL_S))
-        found = []
-        for settings, flags, goal_s in ways:
-            contender = Contender("elastic-launch", jobs.etcd_store, jobs.ours(str(self.args.nodes), *flags))
-            rounds = self.measure(kind, contender, self.args.rounds)
-            found.append(self._figure(f"{kind.what}{settings}", results.OURS, kind, contender, rounds, goal_s))
+        return [
+            Entry(
+                f"{kind.what}{settings}",
+                Contender(results.OURS, jobs.etcd_store, jobs.ours(str(kind.nodes), *flags)),
+                self.args.rounds,
+                goal_s,
+            )
+            for settings, flags, goal_s in ways
+        ]
+
+    def _peers(self, kind: Kind) -> list[Entry]:
+        found: list[Contender] = []
+        if kind.name == "node":
+            found += jobs.peers(kind.nodes)
+        elif kind.name in ("node_in_step", "node_of_two", *GROUPS["scripts"]):
+            found.append(jobs.tuned(kind.nodes, self._script(kind)))
+        if kind.name in ("node", "node_in_step", "node_of_two", *SILENT["silent"]):
+            if reason := torchft_jobs.missing():
+                print(f"\ntorchft: {reason}", flush=True)
+            else:
+                found += torchft_jobs.contenders(within_steps=kind.name not in ("node", "node_of_two"))
+        return [Entry(self._what(kind), contender, self.args.peer_rounds) for contender in found]
+
+    def measure(self, kind: Kind, entries: Sequence[Entry]) -> list[list[Round]]:
+        """Run the rounds of each, one round of each in turn, and print them."""
+        for entry in entries:
+            print(f"\n{kind.name}: {entry.what}. {entry.contender.name}\n  {entry.contender.shown()}", flush=True)
+        found: list[list[Round]] = [[] for _ in entries]
+        with tempfile.TemporaryDirectory(prefix="recovery-") as scratch:
+            for number in range(max((entry.rounds for entry in entries), default=0)):
+                for place, entry in enumerate(entries):
+                    if number < entry.rounds:
+                        folder = Path(scratch) / f"round{number}-{place}"
+                        found[place].append(self._one(kind, entry, number, folder))
         return found
 
-    def _torchft(self, kind: Kind) -> None:
-        if reason := torchft_jobs.missing():
-            print(f"\ntorchft: {reason}", flush=True)
-            return
-        for contender in torchft_jobs.contenders():
-            rounds = self.measure(kind, contender, self.args.peer_rounds)
-            self._keep(self._figure(kind.what, contender.name, kind, contender, rounds, None))
-
-    def measure(self, kind: Kind, contender: Contender, count: int) -> list[Round]:
-        """Run the rounds one after the other, and print each."""
-        print(f"\n{kind.name}: {kind.what}. {contender.name}\n  {contender.shown()}", flush=True)
-        rounds = []
+    def _one(self, kind: Kind, entry: Entry, number: int, folder: Path) -> Round:
         with contextlib.ExitStack() as stack:
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recovery-")))
             cluster = stack.enter_context(jobs.hosts()) if kind.apart else None
+            store = stack.enter_context(entry.contender.store(cluster))
             new_host = cluster.host if cluster is not None else lambda: None
-            for number in range(count):
-                job, folder = f"{kind.name.replace('_', '-')}{number}", scratch / f"round{number}"
-                with contender.store(cluster) as store:
-                    rounds.append(one_round(kind, contender, store, job, folder, new_host))
-                print(f"  round {number + 1}: {_words(kind, rounds[-1])}", flush=True)
-        return rounds
+            job = f"{kind.name.replace('_', '-')}{number}"
+            found = one_round(kind, entry.contender, store, job, folder, new_host)
+        print(f"  round {number + 1}, {entry.what}, {entry.contender.name}: {_words(kind, found)}", flush=True)
+        return found
 
     def _figure(
-        self, what: str, who: str, kind: Kind, contender: Contender, rounds: list[Round], goal: float | None
+        self, kind: Kind, entry: Entry, took_s: Sequence[float], rounds: Sequence[Round] = ()
     ) -> results.Figure:
         return results.figure(
-            what,
-            who,
+            entry.what,
+            entry.contender.name,
             "s",
-            [one.took_s for one in rounds],
-            f"python -m tests.bench.recovery --kinds {_asked_for_by(kind)}",
-            started=contender.shown(),
-            goal=goal,
+            took_s,
+            command(kind),
+            environment=results.SCRIPTS_ENVIRONMENT if kind.needs else results.ENVIRONMENT,
+            started=entry.contender.shown(),
+            goal=entry.goal,
             phases=phases.medians([one.phases for one in rounds]),
         )
 
-    def _keep(self, figure: results.Figure) -> None:
+    def _keep(self, figure: results.Figure, file: str = "recovery") -> None:
         self.figures.append(figure)
-        results.write("recovery", [figure], self.args.results)
+        results.write(file, [figure], self.args.results)
 
     def _compare(self, kind: Kind) -> None:
         """Ours beside each peer of this run."""
-        mine = next((one for one in self.figures if (one.what, one.who) == (kind.what, results.OURS)), None)
-        if mine is None:
-            return
-        for who, goal in (("torchrun, tuned", TUNED_GOAL), ("torchrun, defaults", DEFAULT_GOAL)):
-            other = next(one for one in self.figures if (one.what, one.who) == (kind.what, who))
-            command = f"python -m tests.bench.recovery --kinds {kind.name}"
-            self._keep(results.ratio(f"{kind.what}, in parts", mine, other, goal, command))
+        known = {one.who: one for one in self.figures if one.what == kind.what}
+        for who, goal in ((jobs.TUNED, TUNED_GOAL), (jobs.DEFAULTS, DEFAULT_GOAL)):
+            if results.OURS in known and who in known:
+                ratio = results.ratio(f"{kind.what}, in parts", known[results.OURS], known[who], goal, command(kind))
+                self._keep(ratio)
 
 
 def _words(kind: Kind, one: Round) -> str:
@@ -276,6 +324,8 @@ def _words(kind: Kind, one: Round) -> str:
             else "no step lost"
         )
         text = f"{text}, {lost}"
+    if one.logged_s is not None:
+        text = f"{text}, prepared {one.logged_s:.1f} s after the first step"
     if one.restore_s is not None:
         text = f"{text}, restore {one.restore_s:.3f} s"
     return "; ".join([text, *(f"{name} {value:.0f} ms" for name, value in one.phases.items())])
@@ -285,7 +335,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--peer_rounds", type=int, default=3)
+    parser.add_argument("--peer_rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--only", choices=("ours", "peer"))
     parser.add_argument("--state_mb", type=float, default=STATE_MB)

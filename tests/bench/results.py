@@ -19,8 +19,11 @@ from tests.bench.nodes import ROOT
 
 FOLDER = ROOT / "docs" / "bench"
 OURS = "elastic-launch"
+NO_LEARN = f"{OURS}, --no_learn"
 ENVIRONMENT = ".venv/bin/"
 """Where `make setup` puts the Python that has what the benchmarks need; readers type their commands with it."""
+SCRIPTS_ENVIRONMENT = ".venv-scripts/bin/"
+"""The same with the packages of `make scripts`."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +35,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     rounds: tuple[float, ...]
     command: str
-    """How to measure it again."""
+    """How to measure it again, with the Python of `environment`."""
+    environment: str = ENVIRONMENT
     started: str = ""
     """The command that was measured."""
     goal: float | None = None
@@ -67,6 +71,7 @@ def figure(
     rounds: Sequence[float],
     command: str,
     *,
+    environment: str = ENVIRONMENT,
     started: str = "",
     goal: float | None = None,
     phases: Mapping[str, float] | None = None,
@@ -79,6 +84,7 @@ def figure(
         value=round(statistics.median(rounds), 4),
         rounds=tuple(round(one, 4) for one in rounds),
         command=command,
+        environment=environment,
         started=started,
         goal=goal,
         phases=phases or {},

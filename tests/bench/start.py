@@ -41,7 +41,7 @@ def one_start(contender: Contender, count: int, store: str, job: str, folder: Pa
     log = steplog.Reader(folder / "steps.log")
     began_s = time.time()
     nodes = [
-        Node(contender.command(store, job, folder), folder / f"node{number}.out", contender.environ)
+        Node(contender.command(store, job, folder), folder / f"node{number}.out", contender.environment(folder))
         for number in range(count)
     ]
     with ended(nodes):

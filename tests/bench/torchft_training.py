@@ -1,9 +1,10 @@
 """The training script of the benchmarks as torchft has it: one replica group of one worker, gloo.
 
-    torchft_training.py LIGHTHOUSE STEP_LOG STEP_S COLLECTIVE_TIMEOUT_S
+    torchft_training.py LIGHTHOUSE STEP_LOG PAUSE_S COMPUTES_S COLLECTIVE_TIMEOUT_S
 
-It appends a line to `STEP_LOG` after each step that was committed, until it is killed. The time of a step passes where
-a script computes, between `zero_grad` and `backward`. A replica group that stops there leaves the others in their
+It makes the steps of training.py, and appends a line to `STEP_LOG` after each that was committed, until it is killed.
+`PAUSE_S` pass between two steps, as in training.py, and `COMPUTES_S` within a step, where a script computes: between
+`zero_grad`, which begins the quorum, and `backward`. A replica group that stops there leaves the others in their
 collective. One that stops between two steps is left out after the join timeout of the lighthouse, 0.1 s.
 
 Gradients are averaged by `Manager.allreduce` and not by torchft's DistributedDataParallel, which ends with an
@@ -15,7 +16,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from datetime import timedelta
 
 import torch
@@ -23,6 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined, unused-igno
 from torchft import Manager, Optimizer, ProcessGroupGloo  # type: ignore[import-not-found, unused-ignore]
 
 from tests.bench.steplog import Writer
+from tests.bench.training import network, steps
 
 
 def address_towards(server: str) -> str:
@@ -34,13 +35,14 @@ def address_towards(server: str) -> str:
 
 
 def main() -> None:
-    lighthouse, path, step_s, collective_s = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
+    lighthouse, path = sys.argv[1:3]
+    pause_s, computes_s, collective_s = map(float, sys.argv[3:6])
     address = address_towards(lighthouse)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if address == "127.0.0.1" else "eth0"
     socket.gethostname = lambda: address  # Under its name others look for its state; all hosts here have one name.
     torch.set_num_threads(1)
     store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
-    model = torch.nn.Linear(16, 16)
+    model = network()
     inner = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def load(state: dict[str, dict[str, object]]) -> None:
@@ -60,14 +62,13 @@ def main() -> None:
         hostname=address,
     )
     optimizer = Optimizer(manager, inner)
-    written = 0
-    while True:
-        optimizer.zero_grad()  # The step begins, and with it the meeting of the replica groups.
-        time.sleep(step_s)
-        model(torch.ones(4, 16)).square().mean().backward()
+
+    def average() -> None:
         for parameter in model.parameters():
             manager.allreduce(parameter.grad).wait()
-        optimizer.step()
+
+    written = 0
+    for _ in steps(model, optimizer, pause_s=pause_s, computes_s=computes_s, average=average):
         if manager.current_step() > written and (rank := manager.participating_rank()) is not None:
             written = manager.current_step()
             Writer(path, rank, manager.num_participants()).write(written)

@@ -1,8 +1,11 @@
 """The training script of the benchmarks: DDP over gloo, plain torchrun style, without our library.
 
-    training.py STEP_LOG STEPS STEP_S [BUSY]
+The script of torchft (torchft_training.py) makes the same steps: both take them from here.
 
-It makes `STEPS` steps of at least `STEP_S` seconds and appends a line to `STEP_LOG` after each. `BUSY` processes below
+    training.py STEP_LOG STEPS PAUSE_S [BUSY [COMPUTES_S]]
+
+It makes `STEPS` steps and appends a line to `STEP_LOG` after each. `PAUSE_S` pass between two steps, `COMPUTES_S` (0)
+within a step, before `backward`. `BUSY` processes below
 it compute all the while, as data loaders do.
 """
 
@@ -11,6 +14,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -19,21 +24,54 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.bench.steplog import Writer
 
 
+class Optimizer(Protocol):
+    """Torch's optimizer, or torchft's around it."""
+
+    def zero_grad(self) -> None: ...
+    def step(self) -> None: ...
+
+
+def network() -> torch.nn.Module:
+    """The model that is trained."""
+    return torch.nn.Linear(16, 16)
+
+
+def steps(
+    model: torch.nn.Module,
+    optimizer: Optimizer,
+    *,
+    pause_s: float,
+    computes_s: float = 0.0,
+    average: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Train for ever, and yield after each step.
+
+    `pause_s` pass between two steps, `computes_s` within a step. `average` averages the gradients where `backward` does
+    not.
+    """
+    while True:
+        optimizer.zero_grad()
+        time.sleep(computes_s)
+        model(torch.ones(4, 16)).square().mean().backward()
+        average()
+        optimizer.step()
+        yield
+        time.sleep(pause_s)
+
+
 def main() -> None:
-    path, steps, step_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    for _ in range(int(sys.argv[4]) if len(sys.argv) > 4 else 0):
+    path, count, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    busy, computes_s = [*map(float, sys.argv[4:6]), 0.0, 0.0][:2]
+    for _ in range(int(busy)):
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     log = Writer(path, dist.get_rank(), dist.get_world_size())
-    model = DistributedDataParallel(torch.nn.Linear(16, 16))
+    model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(1, steps + 1):
-        optimizer.zero_grad()
-        model(torch.ones(4, 16)).square().mean().backward()
-        optimizer.step()
+    trained = steps(model, optimizer, pause_s=pause_s, computes_s=computes_s)
+    for step, _ in zip(range(1, count + 1), trained, strict=False):
         log.write(step)
-        time.sleep(step_s)
     dist.barrier()
     dist.destroy_process_group()
 
