@@ -36,8 +36,9 @@ demo: setup
 
 # Every figure of docs/measured.md, its table, the charts in docs/ and the picture in README.md: about an hour, on a machine that does nothing else. A figure
 # that misses its goal is said, and the rest is measured all the same.
-bench: setup
-	-$(BIN)/python -m tests.bench.recovery
+bench: setup scripts torchft
+	-$(SCRIPTS)/bin/python -m tests.bench.recovery
+	-$(SCRIPTS)/bin/python -m tests.bench.learning
 	-$(BIN)/python -m tests.bench.start
 	-$(BIN)/python -m tests.bench.scale --chart docs/scale.png
 	-$(BIN)/python -m tests.bench.idle --library
@@ -64,7 +65,7 @@ torch: .venv-torch-$(TORCH)/.installed
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt torch==$* -e '.[test]'
 	touch $@
 
-# torchft in an environment of its own, for `tests.bench.recovery --kinds silent`.
+# torchft in an environment of its own, for `tests.bench.recovery --kinds node,silent`.
 torchft: $(TORCHFT)/.installed
 
 $(TORCHFT)/.installed: constraints.txt
@@ -72,7 +73,7 @@ $(TORCHFT)/.installed: constraints.txt
 	$(TORCHFT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torchft==0.2.0
 	touch $@
 
-# HF Trainer and Lightning in an environment of their own, for `tests.bench.recovery --kinds scripts`.
+# HF Trainer and Lightning in an environment of their own, for `tests.bench.recovery --kinds scripts` and `tests.bench.learning`.
 scripts: $(SCRIPTS)/.installed
 
 $(SCRIPTS)/.installed: constraints.txt pyproject.toml

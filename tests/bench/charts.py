@@ -32,7 +32,7 @@ def draw(path: Path, title: str, unit: str, bars: Sequence[Figure], *, log: bool
     _, axes = plt.subplots(figsize=(WIDTH, MARGIN + ROW * len(bars)))
     labels = [one.what if one.who == OURS else f"{one.what}: {one.who}" for one in bars]
     values = [one.value for one in bars]
-    axes.barh(range(len(bars)), values, color=[MINE if one.who == OURS else PEER for one in bars])
+    axes.barh(range(len(bars)), values, color=[MINE if one.who.startswith(OURS) else PEER for one in bars])
     for row, one in enumerate(bars):
         axes.annotate(f" {one.value:.3g} {unit}", (one.value, row), va="center", fontsize=9)
         if one.goal is not None:

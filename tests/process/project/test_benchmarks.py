@@ -49,11 +49,12 @@ def test_the_idle_benchmark_measures_memory_processor_and_messages_and_all_is_dr
     for name, chart in charts.charts(tmp_path).items():
         chart(tmp_path / f"{name}.png")
     assert (tmp_path / "idle.png").read_bytes().startswith(b"\x89PNG")
-    begun = f"a\n{table.BEGIN}\nold\n{table.END}\nb\n"
-    written = table.written(begun, table.table(figures.values()))
+    first, last = table.marks(table.FIGURES)
+    begun = f"a\n{first}\nold\n{last}\nb\n"
+    written = table.written(begun, table.FIGURES, table.table(figures.values()))
     assert "old" not in written
     assert "agent's CPU, of a core" in written
-    assert table.written(written, table.table(figures.values())) == written
+    assert table.written(written, table.FIGURES, table.table(figures.values())) == written
 
 
 def test_torchs_agents_meet_in_a_process_of_their_own(tmp_path: Path) -> None:

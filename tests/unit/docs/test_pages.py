@@ -38,6 +38,7 @@ from launcher.workers.environment import CollectiveContext, JobContext, LaunchCo
 from launcher.workers.failure_causes import CAUSES
 from launcher.workers.ps_environment import DOCUMENTED, TaskContext, ps_environment
 from tests.bench import against, picture
+from tests.bench import table as table_of_figures
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
 from tests.support import packages
 
@@ -382,6 +383,14 @@ def test_the_picture_of_a_recovery_is_drawn_of_what_was_measured() -> None:
         if REWRITE:
             (DOCS / name).write_text(drawing)
         assert (DOCS / name).read_text() == drawing, "python -m tests.bench.picture draws it anew"
+
+
+@pytest.mark.parametrize("name", table_of_figures.PAGES)
+def test_the_tables_of_figures_have_what_was_measured(name: str) -> None:
+    text = table_of_figures.page(name, table_of_figures.tables())
+    if REWRITE:
+        (ROOT / name).write_text(text)
+    assert (ROOT / name).read_text() == text, "python -m tests.bench.table --write makes them again"
 
 
 def flags_of_torchrun() -> set[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.bench import against, picture, rendezvous, scale
+from tests.bench import picture, rendezvous, results, scale, scenarios
 from tests.bench.recorded import Lane, lanes
+from tests.bench.results import OURS, Figure
 from tests.bench.steplog import Step
 
 
@@ -37,10 +38,39 @@ def test_the_picture_says_what_was_killed_and_what_a_silent_host_takes() -> None
             assert condition in words
 
 
-def test_the_table_of_the_readme_has_a_silent_host_and_a_state_beside_the_kill_without_state() -> None:
-    cells = {what: mine for what, mine, _, _ in against.rows()}
-    kinds = ("without state", "100 MB of state", "goes silent")
-    assert [any(kind in what for what in cells) for kind in kinds] == [True, True, True]
+def of_round(what: str, who: str, *rounds: float) -> Figure:
+    return results.figure(what, who, "s", rounds, "python -m tests.bench.recovery")
+
+
+def test_a_scenario_has_the_median_the_spread_and_the_rounds_of_each_launcher_that_was_measured() -> None:
+    measured = [
+        of_round("SIGKILL of a node", OURS, 0.12, 0.1, 0.2),
+        of_round("SIGKILL of a node", "torchrun, tuned", 7.0),
+        of_round("drain, step to step", OURS, 0.3, 0.25),
+    ]
+    head, _, *rows = scenarios.table(measured).splitlines()
+    assert head.count("|") == 2 + len(scenarios.COLUMNS)
+    assert rows == [
+        "| a node is killed; the script imports only torch | 0.12 s (0.1–0.2; 3) |  | 7 s (7–7; 1) |  |  |  |",
+        "| a node drains (planned stop), step to step | 0.275 s (0.25–0.3; 2) |  |  |  |  |  |",
+    ]
+
+
+def test_the_table_of_scenarios_has_a_silent_host_a_state_and_planned_changes_next_to_the_killed_node() -> None:
+    text = scenarios.table(results.read("recovery"))
+    for words in ("imports only torch", "100 MB of state", "freezes", "loses its network", "joins", "drains"):
+        assert f"{words}" in text
+
+
+def test_no_scenario_is_measured_under_a_name_that_another_has() -> None:
+    names = [scenario.what for scenario in scenarios.SCENARIOS]
+    assert len(set(names)) == len(names)
+
+
+def test_a_figure_that_was_written_before_there_were_other_environments_is_of_the_first(tmp_path: Path) -> None:
+    figure = '{"what": "w", "who": "o", "unit": "s", "value": 1.0, "rounds": [1.0], "command": "python -m x"}'
+    (tmp_path / "recovery.json").write_text(f'{{"machine": "m", "figures": [{figure}]}}')
+    assert [one.environment for one in results.read("recovery", tmp_path)] == [results.ENVIRONMENT]
 
 
 def test_a_size_of_torchs_of_which_one_round_did_not_meet_has_no_time() -> None:
