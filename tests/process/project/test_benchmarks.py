@@ -42,6 +42,12 @@ def test_the_start_benchmark_measures_the_first_step(tmp_path: Path) -> None:
     assert figures["command to first step, one node"].value > 0
 
 
+def test_the_learning_benchmark_measures_the_first_start_with_an_empty_cache(tmp_path: Path) -> None:
+    figures = run("learning", tmp_path, "--scripts", "digits", "--parts", "start", "--starts", "1", "--nodes", "1")
+    assert figures["digits: command to first step, empty cache"].value > 0
+    assert {one.who for one in results.read("learning", tmp_path)} == {OURS, results.NO_LEARN}
+
+
 def test_the_idle_benchmark_measures_memory_processor_and_messages_and_all_is_drawn(tmp_path: Path) -> None:
     figures = run("idle", tmp_path, "--nodes", "1", "--seconds", "5")
     assert len(figures) == 10, "with heartbeats, and without"

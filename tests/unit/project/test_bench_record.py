@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.bench import picture, rendezvous, results, scale, scenarios
+from tests.bench import learning, picture, preparation, rendezvous, results, scale, scenarios
 from tests.bench.recorded import Lane, lanes
 from tests.bench.results import OURS, Figure
 from tests.bench.steplog import Step
@@ -101,3 +101,24 @@ def test_the_table_has_beside_each_loss_how_long_it_took_until_all_workers_ran_a
 def test_the_pages_of_the_readme_name_both_pictures() -> None:
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     assert all(f"docs/{name}" in readme for name in picture.PAGES)
+
+
+def test_steps_per_second_are_those_of_rank_0_in_two_windows_after_the_first_step_of_the_last_rank() -> None:
+    moments = (9.9, 10.5, 11.0, 11.9, 12.5, 14.5)
+    steps = [step(at_s, "a", rank, number) for number, at_s in enumerate(moments) for rank in (0, 1)]
+    assert learning.windows_of(steps, 10.0, 2.0) == (1.5, 0.5)
+
+
+def test_a_node_has_prepared_its_imports_when_it_first_logged_one_of_the_texts(tmp_path: Path) -> None:
+    line = "2026-11-28T00:00:0{}.500+00:00 {} {}\n"
+    lines = (
+        (1, "a", f"{preparation.BEGUN}: numpy"),
+        (2, "a", f"{preparation.READY}: numpy"),
+        (3, "b", preparation.NOTHING),
+        (4, "a", f"{preparation.READY}: pandas"),
+    )
+    (tmp_path / "launcher.log").write_text("".join(line.format(*one) for one in lines))
+    found = preparation.first_logged(tmp_path, *preparation.DONE)
+    assert list(found) == ["a", "b"]
+    assert found["b"] - found["a"] == 1.0
+    assert preparation.first_logged(tmp_path / "none", *preparation.DONE) == {}
