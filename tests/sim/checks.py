@@ -222,6 +222,13 @@ class Promises(Observer):
             if members & {place.node for place in generation.members} & {other.name for other in nodes}:
                 world.fail("1", f"a member of {generation.g} starts while another still runs {g}")
 
+    def after_hand_over(self, world: World, node: Node, ready_at: float) -> None:
+        """No two nurseries of a node have workers: a successor takes over when nothing runs."""
+        if node.workers is not None:
+            world.fail("1", f"a successor takes {node.name} over beside workers of {node.workers.generation.g}")
+        if not node.nursery or not node.alive or ready_at > world.now:
+            world.fail("1", f"a successor takes {node.name} over that is not ready, or has died with its nursery")
+
     @staticmethod
     def _excused(world: World, node: Node) -> bool:
         return node.frozen or world.now < node.thawed_at + THAW_S or not node.alive

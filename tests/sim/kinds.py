@@ -139,6 +139,10 @@ PLAYS: Final = (
     "reached_meanwhile",
     "two_are_apart",
     "half_is_cut_off_as_one_joins",
+    "nursery_dies_preparing",
+    "successor_dies",
+    "succeeded_and_dies",
+    "agent_dies_preparing",
 )
 """A play is added at the end, so that the seeds of the others stay."""
 

@@ -100,6 +100,11 @@ def _vouched_for(agent: AgentState, event: vouching.Vouched) -> None:
         agent.workers.run_deadline = agent.workers.run_deadline.vouched(event.asked_at + event.seconds)
 
 
+def _once(agent: AgentState) -> None:
+    """A node is prepared once; the next time it is not any more."""
+    agent.registration.prepared = not agent.registration.prepared
+
+
 def _as_seen(agent: AgentState, event: registration.LeaseRefreshed) -> registration.LeaseRefreshed:
     own = agent.view.members.get(agent.me.node)
     seen = own.mod_revision if own is not None else agent.registration.create_revision
@@ -706,6 +711,11 @@ AGENT: Final = (
     ),
     Mutation("vouch: nobody holds", "the leader runs on while it hears all members", gives(vouching.may_hold, False)),
     Mutation("vouch: nobody grants", "members run on by the leader's word", gives(vouching.grantable_seconds, 0.0)),
+    Mutation(
+        "prepared: once more",
+        "a node whose nursery has a successor stays prepared",
+        becomes(registration.on_prepared, lambda _, agent, event: _once(agent)),
+    ),
     Mutation(
         "right: deaf",
         "a key that is not there as the watch has shown it gives no right",

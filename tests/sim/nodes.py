@@ -160,6 +160,14 @@ class Node:
     # nursery
     nursery: bool = True
     warm: bool = True
+    nurseries: int = 0
+    """How many nurseries and successors it has had."""
+    learned: bool = False
+    """Whether its nursery has loaded what the script imports."""
+    successor_ready_at: float | None = None
+    """When the successor of its nursery has done its imports, None if there is none."""
+    lock_until: float = -1e9
+    """Until when a nursery or a successor of a killed agent holds the lock of the node."""
     workers: WorkerSet | None = None
     run_until: float = -1e9
     # what is planned for it in the queue
@@ -231,3 +239,6 @@ class Observer:
 
     def after_exit(self, world: World, node: Node, workers: WorkerSet, code: int) -> None:
         """A worker that ended by itself (it is still in `node.workers`)."""
+
+    def after_hand_over(self, world: World, node: Node, ready_at: float) -> None:
+        """A successor that takes a node over; it was ready at `ready_at`."""

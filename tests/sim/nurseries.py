@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from elastic.core.agent.actions import StartWorkers, StopWorkers
@@ -25,6 +26,8 @@ SAVE_LIMIT_S = 120.0
 SAVE_S = 3.0
 COLD_S = 5.0
 """Workers that start cold, and a nursery that is to be warm, import for at most this long."""
+SUCCESSOR_S = 30.0
+"""The successor of a nursery, which leaves most of a core to the workers, imports for at most this long."""
 FAIL_IN_SAVE = 0.1
 FROZEN_LOOK_S = 0.05
 """So often it is asked whether an agent that is frozen goes on."""
@@ -53,6 +56,7 @@ class Nurseries(Network):
         generation = action.generation
         if node.workers is not None:
             self.fail("1", f"{node.name} starts generation {generation.g} beside {node.workers.generation.g}")
+        self.hand_over(node)  # If it became ready while nothing ran, it has taken over then.
         hangs, listens = self.random.random() < 0.5, self.random.random() < (0.95 if self.job.listens else 0.05)
         node.workers = workers = WorkerSet(action.incarnation, generation, hangs, listens)
         node.run_until = node.core.facts.workers.run_until
@@ -90,6 +94,7 @@ class Nurseries(Network):
         self.after(max(self.job.work_s - self.job.done_s, 0.1), lambda: self._finish(key, generation))
         self.after(1.0, lambda: self._progress(key, generation))
         for each in self.running(key, generation):
+            self.prepare_successor(each)
             self.after(self.random.uniform(0.0, 3.0), self._listener(each, each.workers))
 
     # --- a split network ------------------------------------------------------------------------------------------
@@ -160,7 +165,9 @@ class Nurseries(Network):
     def kill_nursery(self, node: Node) -> None:
         """The nursery of a node dies, and its workers with it; the agent starts another one."""
         self.log(f"{node.name}: its nursery dies")
-        node.nursery = node.warm = False
+        node.nursery = node.warm = node.learned = False
+        self.counts["a successor died with its nursery"] += node.successor_ready_at is not None
+        node.successor_ready_at = None
         if node.workers is not None:
             self._lost_with_nursery(node, node.workers)
         self.after(self.random.uniform(0.02, 0.6), lambda: self._nursery_again(node))
@@ -173,6 +180,42 @@ class Nurseries(Network):
         """The nursery of a node has done its imports."""
         node.warm = node.nursery
         self.feed(node, NodePrepared())
+
+    # --- the successor of a nursery -------------------------------------------------------------------------------
+
+    def prepare_successor(self, node: Node) -> None:
+        """The nursery of a node forks its successor, unless it has loaded what the script imports itself.
+
+        No draw of the world's randomness and no event: what is prepared does not move what else happens.
+        """
+        if node.learned or node.successor_ready_at is not None or not (node.nursery and node.warm):
+            return
+        node.nurseries += 1
+        imports_s = random.Random(f"{self.seed} {node.name} {node.nurseries}").uniform(0.5, SUCCESSOR_S)
+        node.successor_ready_at = self.now + imports_s
+        self.counts["a successor was prepared"] += 1
+        if self.defect == "no wait for workers at a hand-over":
+            self.after(imports_s, lambda: self.hand_over(node))
+
+    def hand_over(self, node: Node) -> None:
+        """Nothing runs: a successor that is ready takes the node over, and hears until when workers may run."""
+        ready_at = node.successor_ready_at
+        if ready_at is None or self.now < ready_at or not node.hears:
+            return
+        node.successor_ready_at, node.learned = None, True
+        self.counts["a successor took over"] += 1
+        self.log(f"{node.name}: the successor of its nursery takes over")
+        for observer in self.observers:
+            observer.after_hand_over(self.whole, node, ready_at)
+        node.run_until = node.core.facts.workers.run_until
+        self.feed(node, NodePrepared())
+
+    def kill_successor(self, node: Node) -> None:
+        """The successor of a nursery dies; the nursery and the workers go on."""
+        if node.successor_ready_at is not None:
+            self.log(f"{node.name}: the successor of its nursery dies")
+            self.counts["a successor died"] += 1
+            node.successor_ready_at = None
 
     def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
         """Every worker of a node is killed with its nursery; its agent blames the machine."""
@@ -265,6 +308,7 @@ class Nurseries(Network):
             workers.broken = True
         else:
             node.workers = None
+            self.hand_over(node)
         failure, why = classified(code, secondary=secondary, first=workers.generation.before is None)
         for rank in range(first, first + (1 if alone else slots)):
             ended = WorkerExit(
@@ -400,6 +444,7 @@ class Nurseries(Network):
         if workers.overdue and acts and node.core.phase is Phase.RUNNING:
             self.fail("8", f"{node.name} does not stop its workers, its nursery had to")
         node.workers = None
+        self.hand_over(node)
         g = workers.generation.g
         self.log(f"{node.name}: workers of {g} are gone")
         self.feed(node, WorkersGone(g, int(self.job.done_s)))

@@ -200,6 +200,8 @@ class World(Heartbeats):
         """SIGKILL to the agent: its nursery sees the socket close and kills the workers; peers see the link close."""
         node.alive = False
         self.log(f"{node.name}: agent killed")
+        if node.successor_ready_at is not None:  # It ends a moment after the nursery.
+            node.lock_until = self.now + KILL_S
         if node.workers is not None:
             workers = node.workers
             self.after(self.random.uniform(0.01, KILL_S), lambda: self._vanish(node, workers))
@@ -264,7 +266,7 @@ class World(Heartbeats):
 
     def prove_dead_to(self, node: Node, dead: Node) -> None:
         """The machine itself shows a newcomer that nothing is left of an older node there."""
-        if not dead.alive and dead.workers is None:
+        if not dead.alive and dead.workers is None and self.now >= dead.lock_until:
             self._later(node, 0.01, NodeProvenDead(dead.name))
 
     def _plan_wake(self, node: Node) -> None:

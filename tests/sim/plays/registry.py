@@ -20,7 +20,7 @@ from tests.sim.ends import Ends
 from tests.sim.evictions import Evictions
 from tests.sim.life import CHAOS_S, HEALED_S, heal, over
 from tests.sim.nodes import Node
-from tests.sim.plays import leaders, meetings, operators, partings, races, silences, strangers
+from tests.sim.plays import leaders, meetings, operators, partings, races, silences, strangers, successions
 from tests.sim.rosters import RosterPromises, RosterWorld
 from tests.sim.rules import Rules
 from tests.sim.world import World
@@ -228,6 +228,10 @@ PLAYS: Final[Mapping[str, Play]] = {
     "half_is_cut_off_as_one_joins": Play(
         silences.half_is_cut_off_as_one_joins, nodes=5, high=6, links=True, spec={**HEARD, "settle_s": 0.7}
     ),
+    "nursery_dies_preparing": Play(successions.nursery_dies_preparing, nodes=4),
+    "successor_dies": Play(successions.successor_dies, nodes=4, links=True),
+    "succeeded_and_dies": Play(successions.succeeded_and_dies, nodes=3),
+    "agent_dies_preparing": Play(successions.agent_dies_preparing, nodes=4),
 }
 """Every play, by its name."""
 
