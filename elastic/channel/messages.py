@@ -209,7 +209,7 @@ class ScriptImports(msgspec.Struct, frozen=True, tag="imports", omit_defaults=Tr
 
 
 class StartedAgain(msgspec.Struct, frozen=True, tag="again"):
-    """The script has set this variable, which a module loaded before it had read: its process begins anew, cold."""
+    """The script has set this variable, which a module loaded before it had read: its process is run again, cold."""
 
     variable: Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 

@@ -12,7 +12,7 @@ from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyRange
 from elastic.errors import StoreUnavailable
 from elastic.store.protocol import Store
-from launcher.agent import registration
+from launcher.agent import imports_advice, registration
 from launcher.agent.core_driver import EventQueue
 from launcher.agent.session import AgentSession
 from launcher.agent.store_connection import StoreConnector
@@ -71,6 +71,8 @@ class Agent:
             store = config.store_access.open()
             closing.push_async_callback(store.close)
             await connecting.until(lambda: self._ask(store), agent_log, lambda: store.last_error)
+            advice = await imports_advice.read_advice(store, JobKeys(config.job_id, config.key_prefix), agent_log)
+            self._workers.learning.advised(advice)
             await connecting.unless_interrupted(self._spot.wait_clear())
             core, listener = await registration.open_node(config, self._node, self._host, closing)
             self._session = AgentSession(

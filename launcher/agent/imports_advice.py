@@ -83,19 +83,21 @@ class ImportsPublisher(DocumentPublisher):
     def __init__(self, store: Store, keys: JobKeys, agent_log: AgentLog) -> None:
         """Nothing is written before `run`."""
         super().__init__(store, keys, agent_log, PAUSE_S, hurry_pause_s=0.0)
-        self._document = b""
+        self._imports = ScriptImports(())
         self._incarnation = ""
 
     def loaded(self, imports: ScriptImports, *, incarnation: str) -> None:
-        """A fork server has loaded these modules, all of them, and is fit to fork workers."""
-        document = write_document(imports)
-        if imports.modules and (document, incarnation) != (self._document, self._incarnation):
-            self._document, self._incarnation = document, incarnation
+        """A fork server has loaded these modules, all of them, and is fit to fork workers.
+
+        It is called often; another object has another list.
+        """
+        if imports.modules and (imports is not self._imports or incarnation != self._incarnation):
+            self._imports, self._incarnation = imports, incarnation
             self._changed()
 
     async def _write(self) -> None:
         """Write unless the store has the same list; nothing into a store that has another job."""
-        document, key, incarnation = self._document, self._keys.imports, encode(self._incarnation)
+        document, key, incarnation = write_document(self._imports), self._keys.imports, encode(self._incarnation)
         for _ in range(TRIES_MAX):
             if not await self._is_job(incarnation):
                 return

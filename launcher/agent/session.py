@@ -20,6 +20,7 @@ from elastic.store.session import READ_EVERY
 from launcher import __version__
 from launcher.agent.core_driver import CoreDriver, EventQueue
 from launcher.agent.failure_reporter import FailureReporter
+from launcher.agent.imports_advice import ImportsPublisher
 from launcher.agent.inspect_server import InspectServer
 from launcher.agent.local_death_proofs import DeathProver
 from launcher.agent.node_snapshot import snapshot
@@ -100,6 +101,7 @@ class AgentSession:
         )
         self._saved = CheckpointPublisher(store, keys, host, agent_log)
         self._curve = CurvePublisher(store, keys, agent_log)
+        self._imports = ImportsPublisher(store, keys, agent_log)
         self._partition_watch = PartitionWatch(
             workers.talk,
             store,
@@ -124,6 +126,7 @@ class AgentSession:
                 self._partition_watch.run(),
                 self._saved.run(),
                 self._curve.run(),
+                self._imports.run(),
                 *work,
             ),
             settle=self._settle,
@@ -179,6 +182,8 @@ class AgentSession:
         self._failures.after_event()
         self._event_log.observe(self._core.facts, event, wanted, self._core.taken)
         self._death_proofs.check(self._core.facts)
+        if self._started is not None and (proven := self._workers.learning.proven) is not None:
+            self._imports.loaded(proven, incarnation=self._started.incarnation)
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
@@ -199,7 +204,10 @@ class AgentSession:
     async def _settle(self, limit_s: float) -> None:
         await self._recovery_reporter.close(limit_s)  # It notes something in the history.
         await asyncio.gather(
-            *(publisher.settle(limit_s) for publisher in (self._driver.history, self._saved, self._curve))
+            *(
+                publisher.settle(limit_s)
+                for publisher in (self._driver.history, self._saved, self._curve, self._imports)
+            )
         )
 
     async def _stop(self) -> None:

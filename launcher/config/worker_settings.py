@@ -144,6 +144,11 @@ class WarmSettings(Settings, group=WORKERS):
     no_warm: bool = setting(
         False, "start each worker as a process of its own from the first import on, some seconds slower"
     )
+    no_learn: bool = setting(
+        False,
+        "load only torch and the modules of --preload before workers are forked, and not what their script has "
+        "imported at an earlier start",
+    )
     no_torch_patch: bool = setting(
         False,
         "leave torch.distributed.init_process_group of warm workers as it is: the agent does not see when the process "

@@ -1,7 +1,7 @@
-"""What a script imports until its process group stands, for a nursery that has it loaded before the next start.
+"""What a script imports until its process group is formed, for a nursery that has it loaded before the next start.
 
 A warm worker records from before the first line of its script. It watches where python looks for modules
-(`PathFinder.find_spec`), and puts python's own function back when it is asked what was imported: `sys.meta_path` stays
+(`PathFinder.find_spec`), and puts python's own function back when it stops: `sys.meta_path` stays
 as it is, and no frame of the recorder is in a traceback of the script.
 
 A module is named if it is an installed package or of the standard library, and no other module that is named imports
@@ -43,10 +43,10 @@ class Recording(NamedTuple):
 class ImportRecorder:
     """Records from `start` to `stop`."""
 
-    def __init__(self, installed: tuple[str, ...], home: str) -> None:
-        """`installed`: the folders of the standard library and of installed packages; `home`: that of our packages."""
+    def __init__(self, installed: tuple[str, ...]) -> None:
+        """`installed`: the folders of the standard library and of installed packages."""
         self._installed = tuple(f"{folder}{os.sep}" for folder in installed)
-        self._known = (*self._installed, f"{home}{os.sep}elastic{os.sep}")
+        self._loaded: set[str] = set()
         self._found: dict[str, ImportedModule] = {}
         self._environ: Mapping[str, str] = {}
         self._state: Mapping[str, object] = {}
@@ -57,6 +57,7 @@ class ImportRecorder:
     def start(self) -> None:
         """Begin. The script must find its environment, `sys.argv` and the rest as they are now."""
         self._environ, self._arguments, self._pid = dict(os.environ), sys.argv[1:], os.getpid()
+        self._loaded = set(sys.modules) - {"__main__"}
         self._state = process_state.state_of(process_state.SCRIPTS)
         self._original = original = vars(PathFinder)["find_spec"]
         find = original.__func__
@@ -105,6 +106,10 @@ class ImportRecorder:
         return tuple(sorted(names))
 
     def _own(self) -> list[tuple[str, str]]:
-        """The user's modules: what is neither installed nor ours."""
-        files = [(name, getattr(module, "__file__", None)) for name, module in tuple(sys.modules.items())]
-        return [(name, file) for name, file in files if isinstance(file, str) and not file.startswith(self._known)]
+        """The user's modules that were imported: those that are not installed."""
+        files = {name: getattr(module, "__file__", None) for name, module in tuple(sys.modules.items())}
+        return [
+            (name, os.path.abspath(file))
+            for name, file in files.items()
+            if name not in self._loaded and isinstance(file, str) and not file.startswith(self._installed)
+        ]

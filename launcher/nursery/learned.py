@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from launcher.nursery import library_state, process_state
+from launcher.nursery import import_closure, library_state, process_state
 from launcher.nursery.import_watch import EVERY_VARIABLE, noted_reads, paused
 from launcher.nursery.preload import NotForkSafe, check_fit, importing, watched
 from launcher.nursery.protocol import ModuleToLoad, PrepareSuccessor
@@ -86,7 +86,7 @@ the calls of getenv were counted. tests/process/nursery/test_learned_packages.py
 DYNLOAD: Final = "lib-dynload"
 """Where python's own extension modules are."""
 MEMORY_MAX: Final = 1 << 30
-"""Bytes that the modules of a script may take, beside what the nursery has."""
+"""Bytes that the modules of a script may take, in addition to what the nursery has."""
 SLICE_S: Final = 0.02
 """A successor works for about this time before it sleeps."""
 
@@ -158,6 +158,10 @@ def load_learned(order: PrepareSuccessor, folder: str | None, begins: Callable[[
     installed = (*library_state.installed(), library_state.home())
     with importing(folder) as output, _bounded_memory():
         before = dict(os.environ)
+        if order.within:
+            names = {module.name for module in order.modules}
+            found = import_closure.within(names, order.within, folder, installed)
+            order = order._replace(modules=tuple(module for module in order.modules if module.name in found))
         read = load(order, Surroundings(installed, begins, _Throttle(order.share).pause, output.size))
         added = {name: text for name, text in os.environ.items() if before.get(name) != text}
     loaded = tuple(module.name for module in order.modules)
@@ -200,10 +204,11 @@ def _bounded_memory() -> Iterator[None]:
 
 def load(order: PrepareSuccessor, around: Surroundings) -> frozenset[str]:
     """Import the modules of the order, in their order; the environment variables that they have read."""
-    read = set[str]()
+    read, before = set[str](), _state()
     for module in order.modules:
         around.begins(module.name)
-        read |= _load_one(module, order, around)
+        ours = _differing(before, _state())  # Also in the script it was these modules that have changed it.
+        read |= _load_one(module._replace(changed=tuple(set(module.changed).difference(ours))), order, around)
     return frozenset(read)
 
 
@@ -214,10 +219,26 @@ def set_right(modules: Mapping[str, Any]) -> None:
             exec(known.again, vars(modules[name]))
 
 
+class _State(NamedTuple):
+    environ: dict[str, str]
+    rest: dict[str, object]
+
+
+def _state() -> _State:
+    return _State(dict(os.environ), process_state.state_of())
+
+
+def _differing(before: _State, now: _State) -> list[str]:
+    names = [
+        name for name in before.environ.keys() | now.environ.keys() if before.environ.get(name) != now.environ.get(name)
+    ]
+    return names + process_state.differing(before.rest, now.rest)
+
+
 def _load_one(module: ModuleToLoad, order: PrepareSuccessor, around: Surroundings) -> set[str]:
     """Import one; the variables that were read."""
     loaded, libraries, written = set(sys.modules), library_state.loaded_libraries(), around.written()
-    state, environ = process_state.state_of(), dict(os.environ)
+    state = _state()
     with noted_reads() as reads, paused(around.pause):
         try:
             importlib.import_module(module.name)
@@ -227,8 +248,8 @@ def _load_one(module: ModuleToLoad, order: PrepareSuccessor, around: Surrounding
     changed = {*order.differing, *module.changed}
     for why in (
         *_why_reads(reads, changed),
-        *_why_states(process_state.differing(state, process_state.state_of()), changed),
-        *_why_environ(environ, changed),
+        *_why_states(process_state.differing(state.rest, process_state.state_of()), changed),
+        *_why_environ(state.environ, changed),
         *_why_files(module, new, order, tuple(f"{folder}{os.sep}" for folder in around.installed)),
         *_why_libraries(new_libraries, changed, around.installed),
     ):

@@ -38,7 +38,8 @@ class NurserySetup(NamedTuple):
 
     `fd` is its end of the socket pair to the process `agent`. `lock` is the file to hold, "" for none; `lock_fd` is the
     lock if this process holds it already, else -1. `cold` says why nothing is imported, "" if `preload` and torch are.
-    `folder` is where the workers' python looks first. `home` is where our packages are, if python would not find them.
+    `folder` is where the workers' python looks first. With `learns` workers report what their script imports. `home` is
+    where our packages are, if python would not find them.
     """
 
     fd: int
@@ -48,6 +49,7 @@ class NurserySetup(NamedTuple):
     cold: str = ""
     preload: tuple[str, ...] = ()
     folder: str | None = None
+    learns: bool = False
     home: str = ""
 
     @property
@@ -131,7 +133,9 @@ def _warm(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> tup
         _again(setup._replace(cold=str(error)), agent, environ)
     from launcher.nursery import run_script
 
-    return NurseryReady("", made.said, made.watched), run_script.ForkTemplate(path, environ, made.added)
+    return NurseryReady("", made.said, made.watched), run_script.ForkTemplate(
+        path, environ, made.added, learns=setup.learns
+    )
 
 
 def _succeed(

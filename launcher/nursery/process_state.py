@@ -1,4 +1,4 @@
-"""What an import can change in its process beside modules and the environment, to see whether it has.
+"""What an import can change in its process, apart from modules and the environment, to see whether it has.
 
 Standard library only. Nothing is imported for it: what is not loaded has no state.
 """
@@ -102,7 +102,7 @@ STATES: Final[Mapping[str, Callable[[], object]]] = {
     RANDOM: _random_of_python,
     "the open files": _open_files,
 }
-"""What is compared; by these names people are told of it."""
+"""What is compared; these names are in messages."""
 SCRIPTS: Final = (FILTERS, LOCALE, METHOD, FOLDER)
 """What a script may well change before an import."""
 IMPORTS: Final = (FILTERS, LOCALE)

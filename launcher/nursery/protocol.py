@@ -119,7 +119,7 @@ class NurseryReady(NamedTuple):
 
 
 class ModuleBegins(NamedTuple):
-    """A successor loads this module next: if it is heard of no more, it was this one."""
+    """A successor loads this module next: where no report follows, it was this module that ended it."""
 
     name: str
 

@@ -51,17 +51,20 @@ class ForkTemplate:
         environ: dict[str, str],
         added: dict[str, str],
         *,
+        learns: bool = False,
         read: Collection[str] = (),
         changed: Collection[str] = (),
     ) -> None:
         """`path` is `sys.path` as python made it, without a place for the script.
 
-        `environ` is what the nursery was started with, `added` is what modules set while they were loaded. `read` are
-        variables that modules of the script have read, `changed` those that it is known to change.
+        `environ` is what the nursery was started with, `added` is what modules set while they were loaded. With
+        `learns` a worker reports what its script imports. `read` are variables that modules of the script have read,
+        `changed` those that it is known to change.
         """
         self.path = path
         self.environ = environ
         self.added = added
+        self.learns = learns
         self.read, self.changed = frozenset(read), frozenset(changed)
         for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             finalizer.atexit = False  # Torch has 174, for its own objects; they take 50 ms.
@@ -70,7 +73,7 @@ class ForkTemplate:
             place for place in sys.path_importer_cache if not place.startswith(library_state.installed())
         )
         self.setters = library_state.openblas_setters()
-        self._recorder = ImportRecorder(library_state.installed(), library_state.home())
+        self._recorder = ImportRecorder(library_state.installed())
         self._guard = VariableGuard(read, changed)
 
     def run(self, start: WorkerStart) -> NoReturn:
@@ -80,17 +83,19 @@ class ForkTemplate:
     def with_learned(self, made: learned.Learned, changed: Collection[str]) -> ForkTemplate:
         """The same, after modules of the script were loaded, too; it is known to change these variables."""
         added = {**self.added, **made.added}
+        read = self.read | made.read
         return ForkTemplate(
-            self.path, self.environ, added, read=self.read | made.read, changed=self.changed.union(changed)
+            self.path, self.environ, added, learns=self.learns, read=read, changed=self.changed.union(changed)
         )
 
     def watch(self, start: WorkerStart) -> None:
-        """Watch the script from now on, until `watched`."""
-        self._recorder.start()
-        self._guard.start(partial(start_again, start))
+        """Watch the script from now on, until `watched`, if its imports are to be reported."""
+        if self.learns:
+            self._recorder.start()
+            self._guard.start(partial(start_again, start))
 
     def watched(self) -> Recording | None:
-        """Watch no more; what the script has imported, None if that was told before, or in a process that it forked."""
+        """Watch no more; what the script has imported, None the second time, and in a process that it has forked."""
         self._guard.stop()
         return self._recorder.stop()
 

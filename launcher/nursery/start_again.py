@@ -1,8 +1,8 @@
-"""A warm worker whose script comes too late with a variable begins anew, cold, in the same process.
+"""A warm worker whose script sets a variable too late is run again from its first line, cold, in the same process.
 
 Modules that were loaded before the script have read environment variables. Which of them a script sets is known from
-an earlier run of it. One that sets another one this time, before its process group stands, would find modules that do
-not know it: nothing is lost if it is run from its first line again, in a fresh python.
+an earlier run of it. One that sets another one this time, before its process group is formed, would find modules that
+do not know it: nothing is lost if it is run from its first line again, in a fresh python.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def start_again(start: WorkerStart, variable: str) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    os.write(2, os.fsencode(f"elastic-launch: {REASON.format(variable)}: this process begins anew\n"))
+    os.write(2, os.fsencode(f"elastic-launch: {REASON.format(variable)}: this process is run again\n"))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     spawn.execute(start)

@@ -57,13 +57,15 @@ class PreloadConfig(NamedTuple):
     """What a nursery is to have imported. `cold` says why nothing; "" is warm.
 
     `preload` are the modules that the user names, `folder` is where python looks first for modules of the script, None
-    if it does not (PYTHONSAFEPATH). `wishes` are variables that every worker has, beside those of the agent.
+    if it does not (PYTHONSAFEPATH). `wishes` are variables that every worker has, beside those of the agent. With
+    `learns` workers report what their script imports.
     """
 
     cold: str = NO_WARM
     preload: tuple[str, ...] = ()
     folder: str | None = None
     wishes: tuple[tuple[str, str], ...] = ()
+    learns: bool = False
 
 
 def why_environment_cold(environ: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from elastic.core.model import Cause, WorkerExit
 from elastic.core.ps.model import Role
 from elastic.core.text import process_name
 from elastic.errors import NurseryLost
-from launcher.config.config import Config
+from launcher.config.config import Config, worker_argv
 from launcher.logs import environment_dump
 from launcher.logs.console_streams import ConsoleStreams
 from launcher.logs.recent_starts import RecentStarts
@@ -34,6 +34,7 @@ from launcher.workers.environment import JobContext
 from launcher.workers.exit_classification import Numbers
 from launcher.workers.failure_causes import NURSERY_DIED, FailureCause
 from launcher.workers.hang_watch import HangWatch
+from launcher.workers.learned_cache import LearnedCache, cache_folder, command_key
 from launcher.workers.learning import ImportLearning
 from launcher.workers.node_output import NodeOutput
 from launcher.workers.nursery_watchdog import NurseryBackoff
@@ -91,9 +92,18 @@ class WorkerGroup:
         self._preload_config = nursery_process.preload_config(config, os.environ, environment.default_env(config.slots))
         self._cold: set[str] = set()
         self._nursery = self._new_nursery()
-        self._learning = ImportLearning(
-            lambda: self._nursery, nursery_process.nursery_env(self._preload_config, os.environ), agent_log
+        self.learning = ImportLearning(
+            lambda: self._nursery,
+            nursery_process.nursery_env(self._preload_config, os.environ),
+            agent_log,
+            LearnedCache(
+                cache_folder(os.environ),
+                command_key(config, self._preload_config.folder, os.environ),
+                agent_log.debug,
+            ),
+            worker_argv(config)[1:],
         )
+        self._loads_known: asyncio.Task[None] | None = None
         self._nursery_died = asyncio.Event()
         self._how_it_died = ""
 
@@ -152,6 +162,8 @@ class WorkerGroup:
         """Kill what runs and let go of everything."""
         self._plan.cancel()
         self._claim.end()
+        if self._loads_known is not None:
+            self._loads_known.cancel()
         await self._nursery.close()
         self.talk.close()
         self._scratch.remove()
@@ -209,7 +221,7 @@ class WorkerGroup:
             first=generation.before is None and start[1] == 0,
         )
         self.talk.begin(generation.g, self.states.seen)
-        self._learning.begin(len(specs))
+        self.learning.begin(len(specs))
         try:
             self._nursery.spawn(generation.g, list(specs.values()))
         except NurseryLost:
@@ -255,7 +267,10 @@ class WorkerGroup:
                     self._agent_log.debug("the nursery is warm: workers start with torch loaded")
                 if event.said:
                     self._agent_log.debug(f"what its imports said: {' '.join(event.said.split())}")
-                self._put(NodePrepared())
+                if self._preload_config.learns and not event.cold and self._loads_known is None:
+                    self._loads_known = asyncio.create_task(self._load_known())
+                else:
+                    self._put(NodePrepared())
             case protocol.ChildrenForked():
                 self._spawned(event)
             case protocol.ChildExited():
@@ -273,6 +288,13 @@ class WorkerGroup:
                     self._how_it_died = "died during its imports"
                 self._nursery_died.set()
                 self._all_lost()
+
+    async def _load_known(self) -> None:
+        """What is known of the script is loaded before this node registers."""
+        try:
+            await self.learning.load_known()
+        finally:
+            self._put(NodePrepared())
 
     def _tell_cold(self, why: str) -> None:
         """Say once why workers start cold."""
@@ -308,7 +330,7 @@ class WorkerGroup:
             self._progress.on_message,
             self._hangs.on_message,
             self._plan.on_message,
-            self._learning.on_message,
+            self.learning.on_message,
             self._on_report,
         ):
             observer(heard, message)

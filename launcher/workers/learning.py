@@ -1,52 +1,114 @@
-"""What the scripts of this node import, for a fork server that has it loaded before their next start.
+"""What the script of this node imports, for a fork server that has it loaded before the next start.
 
-The workers of a generation tell it when their process group stands (`ScriptImports`). A module is loaded if every
-worker of the node has imported it. The nursery is told to make its successor; a module that this one must not load is
-left out of the next try.
+The workers of a generation report it when their process group is formed (`ScriptImports`). A module is loaded if every
+worker of the node has imported it. The nursery then forks its successor; a module that this one must not load is
+left out of the next try. The list stays on this machine for the next job with the same command, and a node that joins
+gets that of the others: then the first nursery loads it, before the node registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from elastic._text import size_text
-from elastic.channel.messages import MODULES_MAX, ScriptImport, ScriptImports, StartedAgain, WorkerMessage
+from elastic.channel.messages import (
+    MODULES_MAX,
+    OWN_FILES_MAX,
+    ScriptImport,
+    ScriptImports,
+    StartedAgain,
+    WorkerMessage,
+)
 from elastic.channel.shared_memory import available_bytes
 from launcher.logs.logger import AgentLog
 from launcher.nursery.learned import MEMORY_MAX
 from launcher.nursery.preload import stamp
 from launcher.nursery.protocol import ModuleToLoad, ModuleUnfit, NurseryReady, PrepareSuccessor
+from launcher.nursery.warm_policy import read_early
+from launcher.workers.environment import VARIABLES
+from launcher.workers.learned_cache import LearnedCache
 from launcher.workers.nursery_client import NurseryClient
 from launcher.workers.reports.states import TrackedProcess
 
 SHARE: Final = 0.2
 """Of a core: what preparing takes from workers that run."""
+ALL: Final = 1.0
 MEMORY_NEEDED: Final = 2 * MEMORY_MAX
 """Bytes that the machine must have available, or nothing is prepared."""
 TRIES_MAX: Final = 20
 """Modules that are left out; a script with more of them is not learned."""
+START_LIMIT_S: Final = 20.0
+"""How long a node that has a list loads it before it registers."""
+OURS: Final = frozenset(name for row in VARIABLES for name in row.names if not read_early(name))
+"""Variables that a worker may have, and a nursery has not."""
 
 
 class ImportLearning:
     """Learns from the workers of one node, and has successors of its nursery made."""
 
-    def __init__(self, nursery: Callable[[], NurseryClient], environ: Mapping[str, str], agent_log: AgentLog) -> None:
-        """`nursery` is the present one; `environ` is what nurseries are started with."""
+    def __init__(
+        self,
+        nursery: Callable[[], NurseryClient],
+        environ: Mapping[str, str],
+        agent_log: AgentLog,
+        cache: LearnedCache,
+        command: Sequence[str],
+    ) -> None:
+        """`nursery` is the present one, `environ` what it was started with.
+
+        `command` is what a worker runs, after its python. Must be made within the loop.
+        """
         self._nursery = nursery
         self._environ = environ
         self._agent_log = agent_log
+        self._cache = cache
+        self._command = tuple(command)
+        self._advice: asyncio.Future[ScriptImports | None] = asyncio.get_running_loop().create_future()
+        self._writing: asyncio.Task[None] | None = None
         self._workers = 0
         self._heard: dict[int, ScriptImports] = {}
+        self._imports = ScriptImports(())
+        """All that the script imports, as far as is known."""
         self.left_out: dict[str, str] = {}
-        """Modules that are not to be loaded before a script asks for them, and why."""
+        """Modules that are not loaded before a script asks for them, and why."""
         self._changed: set[str] = set()
-        """Variables that a script has changed in one run and not in another."""
-        self._known: ScriptImports | None = None
+        """Variables that the script has changed in one run and not in another."""
+        self.proven: ScriptImports | None = None
+        """What a nursery has loaded and was fit to fork afterwards."""
         self._said = ""
 
+    # Before the node registers.
+
+    def advised(self, imports: ScriptImports | None) -> None:
+        """Other nodes of the job have loaded this, or none has said so."""
+        if not self._advice.done():
+            self._advice.set_result(imports)
+
+    async def load_known(self) -> None:
+        """Have the nursery load what is known of the script from an earlier job or from other nodes, if anything is."""
+        loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(START_LIMIT_S):
+                within: tuple[str, ...] = ()
+                if (learned := await self._cache.read()) is not None:
+                    self._imports = learned.imports
+                    self.left_out = {unfit.name: unfit.why for unfit in learned.unfit}
+                elif (advice := await self._advice) is not None:
+                    self._imports, within = advice, self._command
+                else:
+                    return
+                self._prepare(OURS.difference(self._environ), ALL, within, loaded)
+                await loaded
+        except TimeoutError:
+            self._nursery().drop_successor()
+            self._agent_log.debug(f"what the script imports is not loaded after {START_LIMIT_S:g} s: it is left to it")
+
+    # While workers run.
+
     def begin(self, workers: int) -> None:
-        """So many workers of a new generation start."""
+        """A new generation starts, with this number of workers."""
         self._workers, self._heard = workers, {}
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
@@ -55,60 +117,89 @@ class ImportLearning:
             case ScriptImports():
                 self._heard[heard.spec.local_rank] = message
                 if len(self._heard) == self._workers:
-                    self._learn(common(tuple(self._heard.values())), heard.spec.env)
+                    env = heard.spec.env
+                    differing = {name for name in env if self._environ.get(name) != env[name]}
+                    kept = {*self._nursery().loaded, *self.left_out}
+                    self._imports = merged(self._imports, kept, common(tuple(self._heard.values())))
+                    self._prepare(differing, SHARE)
             case StartedAgain(variable):
                 self._changed.add(variable)
                 self._nursery().forget_loaded()
                 self._agent_log.info(
                     f"the script sets {variable} this time, which a module that was loaded before it has read: "
-                    f"rank {heard.spec.rank} begins anew, and its imports are learned again"
+                    f"rank {heard.spec.rank} is run again, and its imports are learned again"
                 )
 
-    def _learn(self, imports: ScriptImports, env: Mapping[str, str]) -> None:
-        """Have a successor made that has these, too, unless none is to be loaded."""
-        modules = [one for one in imports.modules if one.name not in self.left_out]
-        if not modules:
-            self._agent_log.debug("the script imports nothing that the fork server has not loaded")
-            return
-        if len(self.left_out) > TRIES_MAX:
-            self._tell("too many modules of the script must not be loaded before it; no more is prepared")
-            return
-        if (available := available_bytes()) < MEMORY_NEEDED:
-            self._tell(
-                f"no fork server with what the script imports is prepared: {size_text(available)} of memory are "
-                f"available, and {size_text(MEMORY_NEEDED)} are needed"
-            )
-            return
+    def _prepare(
+        self,
+        differing: Collection[str],
+        share: float,
+        within: Sequence[str] = (),
+        done: asyncio.Future[None] | None = None,
+    ) -> None:
+        """Have a successor made that has what is not loaded yet, without modules that are unfit; then it is `done`."""
+        imports, nursery = self._imports, self._nursery()
+        modules = [one for one in imports.modules if one.name not in self.left_out and one.name not in nursery.loaded]
+        why = self._why_not(modules)
+        if why:
+            self._tell(why)
 
         def ready(report: NurseryReady) -> None:
+            loaded = {*nursery.loaded, *report.loaded}
+            fit = tuple(module for module in imports.modules if module.name in loaded)
+            self.proven = ScriptImports(fit, imports.changed)
             also = "".join(f"; {name} is not: it {why}" for name, why in self.left_out.items())
             self._agent_log.info(
                 f"the next workers start with what the script imports already loaded: {', '.join(report.loaded)}{also}"
             )
+            end()
 
-        def ended(unfit: ModuleUnfit) -> None:
-            self._agent_log.debug(f"{unfit.name or 'a module'} is not loaded before the script: it {unfit.why}")
-            if unfit.name:
-                self.left_out[unfit.name] = unfit.why
-                self._learn(imports, env)
+        def unfit(module: ModuleUnfit) -> None:
+            self._agent_log.debug(f"{module.name or 'a module'} is not loaded before the script: it {module.why}")
+            if module.name:
+                self.left_out[module.name] = module.why
+                self._prepare(differing, share, within, done)
+            else:
+                end()
 
-        differing = [name for name in env if self._environ.get(name) != env[name]]
+        def end() -> None:
+            if not within and imports.own:
+                self._writing = asyncio.create_task(self._cache.write(imports, self.left_out))
+            if done is not None and not done.done():
+                done.set_result(None)
+
         order = PrepareSuccessor(
             tuple(ModuleToLoad(one.name, one.file, one.changed) for one in modules),
-            (*differing, *self._changed),
+            tuple(sorted({*differing, *self._changed})),
             tuple(name for name in imports.changed if name not in self._changed),
             tuple(one.name for one in imports.own),
-            SHARE,
+            share,
+            tuple(within),
         )
-        if self._nursery().prepare(order, [stamp(one.file) for one in imports.own], ready, ended):
-            names = ", ".join(one.name for one in modules)
-            self._agent_log.debug(f"a fork server with what the script imports is being prepared: {names}")
+        if why or not nursery.prepare(order, [stamp(one.file) for one in imports.own], ready, unfit):
+            end()
+            return
+        names = ", ".join(one.name for one in modules)
+        self._agent_log.debug(f"a fork server with what the script imports is being prepared: {names}")
+
+    def _why_not(self, modules: Sequence[ScriptImport]) -> str:
+        """Why no successor is made, "" if one is."""
+        if not modules:
+            return "the script imports nothing that the fork server has not loaded"
+        if len(self.left_out) > TRIES_MAX:
+            return "too many modules of the script must not be loaded before it: no more of them are"
+        if (available := available_bytes()) < MEMORY_NEEDED:
+            return (
+                f"no fork server with what the script imports is prepared: it needs {size_text(MEMORY_NEEDED)} of "
+                f"memory, and {size_text(available)} are available"
+            )
+        return ""
 
     def _tell(self, text: str) -> None:
-        """Say it once."""
+        """Say it, once in a row."""
         if text != self._said:
             self._said = text
-            self._agent_log.info(text)
+            self._agent_log.debug(text)
 
 
 def common(heard: Sequence[ScriptImports]) -> ScriptImports:
@@ -123,7 +214,14 @@ def common(heard: Sequence[ScriptImports]) -> ScriptImports:
             ScriptImport(module.name, module.file, tuple(sorted(changed[module.name])))
             for module in heard[0].modules
             if module.name in names
-        )[:MODULES_MAX],
+        ),
         tuple(sorted({name for imports in heard for name in imports.changed})),
-        tuple({module.name: module for imports in heard for module in imports.own}.values()),
+        tuple({module.name: module for imports in heard for module in imports.own}.values())[:OWN_FILES_MAX],
     )
+
+
+def merged(before: ScriptImports, kept: Collection[str], new: ScriptImports) -> ScriptImports:
+    """All that a script imports: the modules of `before` that are `kept` (workers do not report those), and `new`."""
+    modules = {module.name: module for module in before.modules if module.name in kept}
+    modules |= {module.name: module for module in new.modules}
+    return ScriptImports(tuple(modules.values())[:MODULES_MAX], new.changed, new.own)

@@ -200,7 +200,7 @@ class NurseryClient:
         self._loop = asyncio.get_running_loop()
         self._running = _SpawnedGeneration(g, held=True)
         if self.prepared and (self._stale or out_of_date(self._watched)):
-            self._drop_successor()
+            self.drop_successor()
             self._order(protocol.RenewNursery())
             self.prepared = self.warm = self._stale = False
             self.loaded = ()
@@ -243,7 +243,7 @@ class NurseryClient:
 
     def forget_loaded(self) -> None:
         """What was loaded of the script is not to be used any more: the next workers find a nursery without it."""
-        self._drop_successor()
+        self.drop_successor()
         self._stale = bool(self.loaded)
 
     def _take_over(self) -> None:
@@ -268,7 +268,8 @@ class NurseryClient:
         stamps = dict.fromkeys((*self._watched, *report.watched, *self._stamps))
         self._take(report._replace(watched=tuple(stamps)))
 
-    def _drop_successor(self) -> None:
+    def drop_successor(self) -> None:
+        """End the successor, if there is one, silently."""
         if self._successor is not None:
             self._successor.kill()
             self._successor = None
@@ -321,7 +322,7 @@ class NurseryClient:
 
     async def close(self) -> None:
         """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
-        self._drop_successor()
+        self.drop_successor()
         for old, ended in self._old:
             old.kill()
             await ended
@@ -408,7 +409,7 @@ class NurseryClient:
 
     def _clear(self, until_s: float) -> None:
         """Kill what is left of the workers, again until nothing is left."""
-        self._drop_successor()
+        self.drop_successor()
         running = self._running
         assert self._process is not None
         pids = [worker.pid for worker in self.workers.values() if worker.running and worker.pid] if running else []

@@ -41,6 +41,7 @@ def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess
         cold=recipe.cold,
         preload=recipe.preload,
         folder=recipe.folder,
+        learns=recipe.learns,
         home="" if (home := library_state.home()) in library_state.installed() else home,
     )
     process = subprocess.Popen(
@@ -77,7 +78,8 @@ def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[s
     if not environ.get("PYTHONSAFEPATH"):
         folder = os.getcwd() if config.module else os.path.dirname(os.path.realpath(config.script))
     early = tuple((name, text) for name, text in wishes.items() if read_early(name) and name not in environ)
-    return PreloadConfig(cold, config.preload, folder, early)
+    learns = not config.no_learn and config.run_mode == "collective"
+    return PreloadConfig(cold, config.preload, folder, early, learns)
 
 
 def _pid_of(pidfd: int) -> int:
@@ -171,7 +173,7 @@ class NurseryProcess:
         return cls(channel, pidfd, started=None, others=others, on_report=on_report, on_end=on_end, complain=complain)
 
     def hand_over(self) -> asyncio.Future[None]:
-        """Let it end: another one has the node. Nothing is told of it any more but its end."""
+        """Let it end: another one has the node. Only its end is reported from now on."""
         self.order(protocol.HandOver())
         ended: asyncio.Future[None] = self._loop.create_future()
         self._on_report, self._on_end = lambda report: None, lambda: ended.set_result(None)

@@ -39,12 +39,12 @@ class NurserySuccessor:
         return self._theirs.detach()
 
     def release(self) -> None:
-        """Read no more: somebody else has its channel now."""
+        """Read no more: the client has its channel now."""
         self._limit.cancel()
         self._loop.remove_reader(self.channel)
 
     def kill(self) -> None:
-        """End it; nothing is told of it."""
+        """End it silently."""
         self.release()
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):

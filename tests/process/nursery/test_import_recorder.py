@@ -19,7 +19,7 @@ from importlib.machinery import PathFinder
 from launcher.nursery import library_state
 from launcher.nursery.import_recorder import ImportRecorder
 before = vars(PathFinder)["find_spec"]
-recorder = ImportRecorder(library_state.installed(), library_state.home())
+recorder = ImportRecorder(library_state.installed())
 recorder.start()
 {script}
 found = recorder.stop()
