@@ -24,9 +24,17 @@ WORDS: Final[Mapping[Phase, str]] = {
 
 
 def snapshot(
-    facts: AgentState, workers: WorkerStates, waits: str, now: float, *, began_at: float, pid: int, version: str
+    facts: AgentState,
+    workers: WorkerStates,
+    waits: str,
+    now: float,
+    *,
+    began_at: float,
+    pid: int,
+    version: str,
+    imports: str = "",
 ) -> NodeSnapshot:
-    """This node at `now`. `waits` is what it says that it waits for, "" if it does not."""
+    """This node at `now`. `waits` is what it says that it waits for, "" if it does not; `imports` as in the answer."""
     generation = facts.generation
     refreshed_at = facts.workers.run_deadline.refreshed_at if facts.registration.lease is not None else -math.inf
     return NodeSnapshot(
@@ -46,6 +54,7 @@ def snapshot(
         workers=tuple(worker.at(now) for worker in workers.seen.values()),
         silent=_silent(facts, now),
         evicted=_evicted(facts, now),
+        imports=truncate_text(imports, WORDS_MAX),
     )
 
 

@@ -157,6 +157,7 @@ class AgentSession:
             began_at=self._began_at,
             pid=os.getpid(),
             version=__version__,
+            imports=self._workers.learning.words,
         )
 
     def _observe(self, event: agent_events.Event, wanted: Sequence[actions.Action], arrived_at: float) -> None:

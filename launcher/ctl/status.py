@@ -118,7 +118,7 @@ def _plain(found: JobOverview, trouble: str = "") -> list[str]:
     lines = _header_lines(found, trouble)
     if found.status.nodes:
         lines += table.render_plain(status_text.COLUMNS, status_text.rows(found.status, found.snapshots))
-    return lines + status_text.foot_lines(found.status, found.unreachable)
+    return lines + status_text.foot_lines(found.status, found.unreachable, found.snapshots)
 
 
 def _render_rich(overview: JobOverview, trouble: str = "") -> RenderableType:
@@ -131,7 +131,7 @@ def _render_rich(overview: JobOverview, trouble: str = "") -> RenderableType:
         rows = status_text.rows(overview.status, overview.snapshots)
         styles = [STYLES.get(node.state, "") for node in overview.status.nodes]
         parts.append(table.render_rich(status_text.COLUMNS, rows, styles, status_text.NUMBERS))
-    parts += [Text(line) for line in status_text.foot_lines(overview.status, overview.unreachable)]
+    parts += [Text(line) for line in status_text.foot_lines(overview.status, overview.unreachable, overview.snapshots)]
     return Group(*parts)
 
 

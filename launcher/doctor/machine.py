@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from elastic._text import size_text
+from elastic._text import counted, size_text
 from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__
 from launcher.config.config import Config
@@ -25,6 +25,7 @@ from launcher.net.traffic_variables import misnamed, network_line, proxy_warning
 from launcher.system import folder_checks
 from launcher.system.checks import Check, fail, note, ok, warn
 from launcher.system.priority import RAISED_NICE, raise_priority
+from launcher.workers.learned_cache import cache_folder, known_lists
 
 PYTHON_MIN = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
@@ -47,8 +48,23 @@ def machine_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]
     yield port_check(asked.port_range)
     yield folder_checks.folder_check(folder_checks.LOG, Path(asked.log_dir))
     yield folder_checks.folder_check(folder_checks.CHECKPOINTS, Path(asked.checkpoint_dir))
+    yield imports_check(cache_folder(environ))
     yield shared_memory_check(SHARED_MEMORY)
     yield priority_check(os.getpriority(os.PRIO_PROCESS, 0), raised=may_raise_priority())
+
+
+def imports_check(folder: Path | None) -> Check:
+    """What is known of the imports of scripts, for their next start."""
+    lists = [] if folder is None else known_lists(folder)
+    details = []
+    for known in lists:
+        unfit = {module.name: module.why for module in known.unfit}
+        names = ", ".join(module.name for module in known.imports.modules if module.name not in unfit) or "nothing"
+        left_out = "".join(f"; {name} is not: it {why}" for name, why in unfit.items())
+        details.append(f"{known.imports.own[0].file}: {names} is loaded before it{left_out}")
+    if not lists:
+        return ok("imports", "of no script are known yet; they are learned while it runs (--no_learn)")
+    return ok("imports", f"of {counted(len(lists), 'command')} are known, in {folder}", tuple(details[:NAMED_MAX]))
 
 
 def python_check(found: tuple[int, ...], text: str) -> Check:

@@ -42,8 +42,10 @@ def rows(described: JobStatus, windows: Mapping[str, NodeSnapshot]) -> list[tupl
     return [cells(node, windows.get(node.node), silence.get(node.node, "")) for node in described.nodes]
 
 
-def foot_lines(described: JobStatus, unasked: Mapping[str, str]) -> list[str]:
-    """The lines below the table: who is spare, who is missing and why, who could not be asked."""
+def foot_lines(
+    described: JobStatus, unasked: Mapping[str, str], windows: Mapping[str, NodeSnapshot] | None = None
+) -> list[str]:
+    """The lines below the table: spare nodes, missing ones and why, those that could not be asked, and imports."""
     lines = []
     if spares := [node.node for node in described.nodes if node.state is NodeState.SPARE]:
         lines.append(f"Spare: {shortened(spares, NAMED_MAX)}")
@@ -56,6 +58,13 @@ def foot_lines(described: JobStatus, unasked: Mapping[str, str]) -> list[str]:
         first = next(iter(unasked.values()))
         others = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
         lines.append(f"Not known here: {first}{others}")
+    loaded: dict[str, list[str]] = {}
+    for node, window in (windows or {}).items():
+        if window.imports:
+            loaded.setdefault(window.imports, []).append(node)
+    for words, nodes in list(loaded.items())[:NAMED_MAX]:
+        where = "" if len(nodes) == len(windows or ()) else f" on {shortened(nodes, NAMED_MAX)}"
+        lines.append(f"Loaded before the script{where}: {words}")
     return [sanitize_line(line) for line in lines]
 
 

@@ -157,6 +157,7 @@ def _node(node: NodeStatus, picture: JobOverview, silence: str) -> dict[str, Any
         "right_s": _short(window.run_deadline_s),
         "waits": window.waits,
         "version": window.version,
+        "imports": window.imports,
         "pid": window.pid,
         "up": _moment(now, window.up_s),
         "workers": [_worker(worker, now) for worker in window.workers],

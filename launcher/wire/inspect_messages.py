@@ -121,7 +121,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     run; None while it has none. `waits` is the sentence that says what it waits for, "" if it does not. `workers` are
     those of the newest start, also when they have ended; `more` of them found no room. `silent` are the watched nodes
     from which nothing was received for longer than their timeout; the leader watches all nodes, and those that would
-    lead next watch the leader. `evicted` are hosts whose silence does not count yet.
+    lead next watch the leader. `evicted` are hosts whose silence does not count yet. `imports` says
+    which modules of the script its workers find loaded, and which were left out and why; "" while none was learned.
     """
 
     job_id: str
@@ -141,6 +142,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     more: int = 0
     silent: tuple[SilentNode, ...] = ()
     evicted: tuple[EvictedHost, ...] = ()
+    imports: str = ""
 
 
 class StatusQuestion(msgspec.Struct, frozen=True, tag="now"):

@@ -92,8 +92,8 @@ def command_key(config: Config, folder: str | None, environ: Mapping[str, str]) 
     return hashlib.sha256(repr([python, script, config.script_args, folder]).encode()).hexdigest()
 
 
-def read_list(folder: Path, key: str) -> LearnedImports | None:
-    """The list of a command, and mark it as used. None if there is none, or none that holds. Raises `OSError`.
+def read_list(folder: Path, key: str, *, use: bool = True) -> LearnedImports | None:
+    """The list of a command; with `use` it is marked as used. None if there is none that holds. Raises `OSError`.
 
     A module whose file has changed since it was found unfit may be tried again: it is not in `unfit`.
     """
@@ -109,8 +109,9 @@ def read_list(folder: Path, key: str) -> LearnedImports | None:
             return None
         with open(fd, "rb", closefd=False) as file:
             data = file.read(BYTES_MAX + 1)
-        with contextlib.suppress(OSError):  # The disk may be mounted read-only.
-            os.utime(fd)
+        if use:
+            with contextlib.suppress(OSError):  # The disk may be mounted read-only.
+                os.utime(fd)
     finally:
         os.close(fd)
     try:
@@ -120,6 +121,15 @@ def read_list(folder: Path, key: str) -> LearnedImports | None:
     if learned is None or not _hold(learned.own):
         return None
     return msgspec.structs.replace(learned, unfit=tuple(unfit for unfit in learned.unfit if _hold((unfit.file,))))
+
+
+def known_lists(folder: Path) -> list[LearnedImports]:
+    """All lists that hold, the one that was used last first."""
+    try:
+        paths = sorted(folder.glob("*.json"), key=lambda path: path.lstat().st_mtime, reverse=True)
+        return [learned for path in paths if (learned := read_list(folder, path.stem, use=False)) is not None]
+    except OSError:
+        return []
 
 
 def write_list(folder: Path, key: str, learned: LearnedImports) -> None:

@@ -79,6 +79,13 @@ class ImportLearning:
         """What a nursery has loaded and was fit to fork afterwards."""
         self._said = ""
 
+    @property
+    def words(self) -> str:
+        """The modules of the script that workers find loaded, and those that were left out, with the reason of each."""
+        left_out = [f"{name} ({why})" for name, why in self.left_out.items()]
+        parts = (", ".join(self._nursery().loaded), f"left out: {', '.join(left_out)}" if left_out else "")
+        return "; ".join(filter(None, parts))
+
     # Before the node registers.
 
     def advised(self, imports: ScriptImports | None) -> None:
