@@ -49,6 +49,9 @@ READ: Final[tuple[DocumentedVariables, ...]] = (
         "the authorities that count with https:// in --elastic_server and without --etcd_ca, instead of the system's",
     ),
     DocumentedVariables(
+        ("XDG_CACHE_HOME",), "the folder for what scripts import (docs/warm.md), instead of ~/.cache; --no_learn"
+    ),
+    DocumentedVariables(
         ("XDG_RUNTIME_DIR",), "a folder for the locks of nodes, where another user blocks the one in TMPDIR"
     ),
     DocumentedVariables(

@@ -160,8 +160,8 @@ def load_learned(order: PrepareSuccessor, folder: str | None, begins: Callable[[
         before = dict(os.environ)
         if order.within:
             names = {module.name for module in order.modules}
-            found = import_closure.within(names, order.within, folder, installed)
-            order = order._replace(modules=tuple(module for module in order.modules if module.name in found))
+            reachable = import_closure.within(names, order.within, folder, installed)
+            order = order._replace(modules=tuple(module for module in order.modules if module.name in reachable))
         read = load(order, Surroundings(installed, begins, _Throttle(order.share).pause, output.size))
         added = {name: text for name, text in os.environ.items() if before.get(name) != text}
     loaded = tuple(module.name for module in order.modules)
@@ -219,16 +219,16 @@ def set_right(modules: Mapping[str, Any]) -> None:
             exec(known.again, vars(modules[name]))
 
 
-class _State(NamedTuple):
+class _ImportState(NamedTuple):
     environ: dict[str, str]
     rest: dict[str, object]
 
 
-def _state() -> _State:
-    return _State(dict(os.environ), process_state.state_of())
+def _state() -> _ImportState:
+    return _ImportState(dict(os.environ), process_state.state_of())
 
 
-def _differing(before: _State, now: _State) -> list[str]:
+def _differing(before: _ImportState, now: _ImportState) -> list[str]:
     names = [
         name for name in before.environ.keys() | now.environ.keys() if before.environ.get(name) != now.environ.get(name)
     ]
@@ -321,11 +321,11 @@ def _why_libraries(new: Collection[str], changed: Collection[str], installed: tu
             continue
         reads = REVIEWED.get(folder)
         if reads is None:
-            found = _named_in(Path(path), changed)
+            variable = _named_in(Path(path), changed)
         else:
-            found = next((name for name in sorted(changed) if name.startswith(reads)), "") if reads else ""
-        if found:
-            yield f"loads {path}, which may read {found}"
+            variable = next((name for name in sorted(changed) if name.startswith(reads)), "") if reads else ""
+        if variable:
+            yield f"loads {path}, which may read {variable}"
 
 
 def _folder(path: str, installed: tuple[str, ...]) -> str:

@@ -126,8 +126,8 @@ class ImportLearning:
                 if len(self._heard) == self._workers:
                     env = heard.spec.env
                     differing = {name for name in env if self._environ.get(name) != env[name]}
-                    kept = {*self._nursery().loaded, *self.left_out}
-                    self._imports = merged(self._imports, kept, common(tuple(self._heard.values())))
+                    held = {*self._nursery().loaded, *self.left_out}
+                    self._imports = merged(self._imports, held, common(tuple(self._heard.values())))
                     self._prepare(differing, SHARE)
             case StartedAgain(variable):
                 self._changed.add(variable)
@@ -146,7 +146,11 @@ class ImportLearning:
     ) -> None:
         """Have a successor made that has what is not loaded yet, without modules that are unfit; then it is `done`."""
         imports, nursery = self._imports, self._nursery()
-        modules = [one for one in imports.modules if one.name not in self.left_out and one.name not in nursery.loaded]
+        modules = [
+            module
+            for module in imports.modules
+            if module.name not in self.left_out and module.name not in nursery.loaded
+        ]
         why = self._why_not(modules)
         if why:
             self._tell(why)
@@ -176,17 +180,17 @@ class ImportLearning:
                 done.set_result(None)
 
         order = PrepareSuccessor(
-            tuple(ModuleToLoad(one.name, one.file, one.changed) for one in modules),
+            tuple(ModuleToLoad(module.name, module.file, module.changed) for module in modules),
             tuple(sorted({*differing, *self._changed})),
             tuple(name for name in imports.changed if name not in self._changed),
-            tuple(one.name for one in imports.own),
+            tuple(own.name for own in imports.own),
             share,
             tuple(within),
         )
-        if why or not nursery.prepare(order, [stamp(one.file) for one in imports.own], ready, unfit):
+        if why or not nursery.prepare(order, [stamp(own.file) for own in imports.own], ready, unfit):
             end()
             return
-        names = ", ".join(one.name for one in modules)
+        names = ", ".join(module.name for module in modules)
         self._agent_log.debug(f"a fork server with what the script imports is being prepared: {names}")
 
     def _why_not(self, modules: Sequence[ScriptImport]) -> str:

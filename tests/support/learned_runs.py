@@ -1,0 +1,94 @@
+"""A script that starts with what it imports already loaded, and the same script in a fresh python."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support import learned_scripts
+from tests.support.etcd_servers import Server
+from tests.support.job_harness import Job
+
+RANKS = (0, 1)
+MOMENTS = ("imported", "worked")
+FLAGS = ("--np", "1", "--nproc_per_node", str(len(RANKS)), "--verbose")
+READY = r"the next workers start with what the script imports already loaded: (.*)"
+SAME = {"PYTHONHASHSEED": "1"}
+"""Sets would be in another order in each process."""
+WRITTEN = r"(?ms)^==== elastic-launch job [^\n]* gen GENERATION [^\n]* ====\n(.*?)^==== rank \d+ gen GENERATION ended"
+"""What a worker of this generation wrote, in its log."""
+
+
+@dataclass
+class View:
+    """What one worker has written down of its process at one moment."""
+
+    seen: dict[str, Any]
+    values: dict[str, str]
+
+
+@dataclass
+class Runs:
+    """Three starts of one script with two workers each.
+
+    `warm`: it imported its packages itself, in a fork of the fork server. `learned`: the fork server had them.
+    `fresh`: python was started for each worker.
+    """
+
+    ready: str
+    """What the agent said of what is loaded."""
+    views: dict[tuple[str, int, str], View] = field(default_factory=dict)
+    """Of each start, rank and moment."""
+    before: dict[str, set[str]] = field(default_factory=dict)
+    """The modules that a worker found before its first line."""
+    text: dict[tuple[str, int], str] = field(default_factory=dict)
+    """What a worker wrote."""
+
+    def of(self, start: str, moment: str) -> list[View]:
+        """The views of both workers."""
+        return [self.views[start, rank, moment] for rank in RANKS]
+
+
+def run(etcd: Server, folder: Path, package: str) -> Runs:
+    """Start the script three times."""
+    return asyncio.run(_run(etcd, folder, package))
+
+
+async def _run(etcd: Server, folder: Path, package: str) -> Runs:
+    script = learned_scripts.write(folder, package)
+    runs = Runs("")
+    for way in ("learned", "fresh"):
+        place = folder / way
+        place.mkdir()
+        async with Job(etcd, place).open() as job:
+            own = {"HF_HOME": str(place / "hf"), "VIEWS": str(place), "XDG_CACHE_HOME": str(place / "cache")}
+            more = {"WAITS": "1"} if way == "learned" else {"ELASTIC_NO_WARM": "1"}
+            node = await job.node(*FLAGS, script=(str(script),), environ={**SAME, **own, **more})
+            starts = {"1": "fresh"}
+            if way == "learned":
+                starts = {"1": "warm", "2": "learned"}
+                pids = await node.says(r"workers of generation 1 run: pids (\d+), (\d+) \(warm\)")
+                runs.ready = (await node.says(READY))[1]
+                await node.shows("waits")
+                os.kill(int(pids[1]), signal.SIGKILL)
+            assert await node.exits() == 0
+            for generation, start in starts.items():
+                for rank in RANKS:
+                    log = node.text(f"workerlog.{rank}")
+                    written = re.search(WRITTEN.replace("GENERATION", generation), log)
+                    assert written is not None, log
+                    runs.text[start, rank] = written[1]
+                    for moment in MOMENTS:
+                        text = (place / f"{generation}.{rank}.{moment}").read_text()
+                        for name, word in ((str(place), "FOLDER"), (node.id, "NODE"), (job.job_id, "JOB")):
+                            text = text.replace(name, word)
+                        view = json.loads(text)
+                        runs.views[start, rank, moment] = View(view["seen"], view["values"])
+                        runs.before[start] = set(view["before"])
+    return runs
