@@ -24,6 +24,7 @@ STARTED = re.compile(r"workers of generation \d+ run: pids ([\d, ]+) \((warm|col
 def pytest_configure(config: pytest.Config) -> None:
     """Once, and not in each of the processes that share the tests."""
     os.environ.setdefault("ELASTIC_SPOT", "none")  # Tests may run on a machine of a cloud.
+    os.environ["XDG_CACHE_HOME"] = f"{os.devnull}/none"  # No test finds the lists of imports of another.
     os.environ["PYTHONUNBUFFERED"] = "1"  # What a script has said stands in its log when it is killed.
     if not hasattr(config, "workerinput"):
         bytecode.write()

@@ -23,6 +23,7 @@ from elastic.channel.messages import (
 )
 from elastic.channel.shared_memory import available_bytes
 from launcher.logs.logger import AgentLog
+from launcher.nursery.import_closure import valid_name
 from launcher.nursery.learned import MEMORY_MAX
 from launcher.nursery.preload import stamp
 from launcher.nursery.protocol import ModuleToLoad, ModuleUnfit, NurseryReady, PrepareSuccessor
@@ -103,7 +104,8 @@ class ImportLearning:
                     self._imports = learned.imports
                     self.left_out = {unfit.name: unfit.why for unfit in learned.unfit}
                 elif (advice := await self._advice) is not None:
-                    self._imports, within = advice, self._command
+                    names = tuple(module for module in advice.modules if valid_name(module.name))
+                    self._imports, within = ScriptImports(names, advice.changed), self._command
                 else:
                     return
                 self._prepare(OURS.difference(self._environ), ALL, within, loaded)
