@@ -86,7 +86,7 @@ def main() -> Callable[[], NoReturn]:
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
     adopt_orphans()
-    parents = {setup.agent, os.getppid()}  # A successor that begins anew may still have the nursery before it.
+    parents = {setup.agent, os.getppid()}  # A renewed successor may still have the nursery before it.
     if os.getppid() == setup.agent:
         on_parent_death(signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
     _ignore()

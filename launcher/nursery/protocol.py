@@ -66,7 +66,7 @@ class CloseNursery(NamedTuple):
 class ModuleToLoad(NamedTuple):
     """A module that a script has imported from `file`, after it had `changed` this of its process.
 
-    `file` is "" where nobody says; `changed` as in `elastic.channel.messages.ScriptImport`.
+    `file` is "" where it is not known; `changed` as in `elastic.channel.messages.ScriptImport`.
     """
 
     name: str
@@ -78,8 +78,8 @@ class PrepareSuccessor(NamedTuple):
     """Fork a nursery that loads these modules, too. Its socket to the agent travels with this message.
 
     `differing` are the environment variables that a worker has and a nursery has not, or has otherwise; `changed` those
-    that the script changes before its process group stands. `own` are the names of the user's modules. It takes `share`
-    of a core. `within` is the command of the script whose static imports bound what is loaded, () for no such bound.
+    that the script changes before its process group is formed. `own` are the names of the user's modules. It takes
+    `share` of a core. `within` is the command of the script whose static imports bound what is loaded, () for no bound.
     """
 
     modules: tuple[ModuleToLoad, ...]

@@ -47,7 +47,7 @@ machine). A warm worker ends without taking modules apart, so what is here is ne
 def install(recorded: Callable[[], Recording | None]) -> bool:
     """Put ours around torch's, wherever it is called from; False if it is `OFF`, or torch is not loaded.
 
-    `recorded` tells what the script has imported, when its process group stands.
+    `recorded` returns what the script has imported, once its process group is formed.
 
     To a script it is the same function: name, signature, documentation, and where pickle finds it.
     """

@@ -9,7 +9,8 @@ import signal
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Put
 from elastic.store.etcd import EtcdStore
-from tests.support.job_harness import Job, Node, story
+from tests.support.agent_process import Node
+from tests.support.job_harness import Job, story
 
 SCRIPT = """
 import sys

@@ -309,7 +309,7 @@ def test_a_disk_that_fails_costs_a_line_of_detail(cache: Cache) -> None:
     ]
 
 
-def test_a_disk_that_does_not_answer_keeps_nobody_waiting(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_does_not_answer_blocks_no_caller(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     answers, written, begun = threading.Event(), list[ScriptImports](), threading.Event()
 
     def read(*_: object) -> None:
