@@ -52,9 +52,15 @@ MESSAGES: tuple[protocol.NurseryOrder | protocol.NurseryReport, ...] = (
     protocol.TerminateWorkers(2.0, (0, 1)),
     protocol.KillWorkers(),
     protocol.RenewNursery(),
+    protocol.PrepareSuccessor(
+        (protocol.ModuleToLoad("a.b", "/lib/a/b.py", ("LEVEL",)),), ("RANK",), ("LEVEL",), ("mine",), 0.2, ("train.py",)
+    ),
+    protocol.HandOver(),
     protocol.CloseNursery(),
     protocol.NurseryUp(),
-    protocol.NurseryReady("", "said", ("a",)),
+    protocol.NurseryReady("", "said", ("a",), ("a.b",)),
+    protocol.ModuleBegins("a.b"),
+    protocol.ModuleUnfit("a.b", "reads RANK"),
     protocol.OrderAck(3),
     protocol.ChildrenForked(3, (1, 2), ("", "cold")),
     protocol.ChildrenSignalled(3, (0,)),

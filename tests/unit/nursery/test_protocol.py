@@ -19,8 +19,20 @@ MESSAGES: list[protocol.NurseryOrder | protocol.NurseryReport] = [
     protocol.KillWorkers(),
     protocol.CloseNursery(),
     protocol.RenewNursery(),
+    protocol.PrepareSuccessor(
+        (protocol.ModuleToLoad("a.b", "/lib/a/b.py", ("LEVEL", "\udcff")),),
+        ("RANK",),
+        ("LEVEL",),
+        ("mine",),
+        0.2,
+        ("train.py",),
+    ),
+    protocol.HandOver(),
     protocol.NurseryUp(),
     protocol.NurseryReady("", "a warning", ("1.2.3:/a.py",)),
+    protocol.NurseryReady("", "", (), ("a.b",)),
+    protocol.ModuleBegins("a.b"),
+    protocol.ModuleUnfit("a.b", "reads RANK when it is imported"),
     protocol.OrderAck(4),
     protocol.ChildrenForked(3, (10, 0), ("", "not python")),
     protocol.ChildrenSignalled(3, (0,)),
@@ -28,6 +40,14 @@ MESSAGES: list[protocol.NurseryOrder | protocol.NurseryReport] = [
     protocol.GenerationExited(3, ()),
     protocol.GenerationExpired(3),
 ]
+
+
+REST = b', "differing": [], "changed": [], "share": 0.2, "within": []}'
+"""The other fields of a `PrepareSuccessor`."""
+
+
+def test_each_kind_of_message_is_looked_at() -> None:
+    assert {type(message) for message in MESSAGES} == {*protocol.ORDERS.values(), *protocol.REPORTS.values()}
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -56,6 +76,11 @@ def test_a_message_is_one_line_and_comes_back_the_same(message: protocol.Nursery
         b'{"kind": "Spawn", "g": 1, "workers": [{}]}',
         b'{"kind": "Spawn", "g": 1, "workers": [{"local_rank": 0, "argv": [1], "env": {}, "cwd": "/"}]}',
         b'{"kind": "Spawn", "g": 1, "workers": [{"local_rank": 0, "argv": [], "env": {"A": 1}, "cwd": "/"}]}',
+        b'{"kind": "Prepare", "modules": [], "own": []}',
+        b'{"kind": "Prepare", "modules": [], "own": [1]' + REST,
+        b'{"kind": "Prepare", "modules": ["a"], "own": []' + REST,
+        b'{"kind": "Prepare", "modules": [{"name": "a", "file": null, "changed": []}], "own": []' + REST,
+        b'{"kind": "Unfit", "name": "a", "why": "b"}',
     ],
 )
 def test_anything_else_is_refused(raw: bytes) -> None:
