@@ -24,6 +24,8 @@ sys.modules["torch.distributed"] = distributed
 FOR_A_NURSERY = """
 class default_generator:
     def seed(): ...
+    def get_state():
+        return memoryview(b"")
 
 
 def __getattr__(name):
