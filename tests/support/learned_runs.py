@@ -7,11 +7,11 @@ import json
 import os
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support import learned_scripts
 from tests.support.etcd_servers import Server
 from tests.support.job_harness import Job
 
@@ -19,8 +19,8 @@ RANKS = (0, 1)
 MOMENTS = ("imported", "worked")
 FLAGS = ("--np", "1", "--nproc_per_node", str(len(RANKS)), "--verbose")
 READY = r"the next workers start with what the script imports already loaded: (.*)"
-SAME = {"PYTHONHASHSEED": "1"}
-"""Sets would be in another order in each process."""
+SAME = {"PYTHONHASHSEED": "1", "ACCELERATE_USE_CPU": "true"}
+"""Sets would be in another order in each process; Accelerate would make no process group."""
 WRITTEN = r"(?ms)^==== elastic-launch job [^\n]* gen GENERATION [^\n]* ====\n(.*?)^==== rank \d+ gen GENERATION ended"
 """What a worker of this generation wrote, in its log."""
 
@@ -55,20 +55,19 @@ class Runs:
         return [self.views[start, rank, moment] for rank in RANKS]
 
 
-def run(etcd: Server, folder: Path, package: str) -> Runs:
-    """Start the script three times."""
-    return asyncio.run(_run(etcd, folder, package))
+def run(etcd: Server, folder: Path, script: Path, moments: Sequence[str] = MOMENTS) -> Runs:
+    """Start the script three times; it writes its views at these moments."""
+    return asyncio.run(_run(etcd, folder, script, moments))
 
 
-async def _run(etcd: Server, folder: Path, package: str) -> Runs:
-    script = learned_scripts.write(folder, package)
+async def _run(etcd: Server, folder: Path, script: Path, moments: Sequence[str]) -> Runs:
     runs = Runs("")
     for way in ("learned", "fresh"):
         place = folder / way
         place.mkdir()
         async with Job(etcd, place).open() as job:
             own = {"HF_HOME": str(place / "hf"), "VIEWS": str(place), "XDG_CACHE_HOME": str(place / "cache")}
-            more = {"WAITS": "1"} if way == "learned" else {"ELASTIC_NO_WARM": "1"}
+            more = {"WAITS": "1", "ELASTIC_NO_WARM": "0"} if way == "learned" else {"ELASTIC_NO_WARM": "1"}
             node = await job.node(*FLAGS, script=(str(script),), environ={**SAME, **own, **more})
             starts = {"1": "fresh"}
             if way == "learned":
@@ -84,7 +83,7 @@ async def _run(etcd: Server, folder: Path, package: str) -> Runs:
                     written = re.search(WRITTEN.replace("GENERATION", generation), log)
                     assert written is not None, log
                     runs.text[start, rank] = written[1]
-                    for moment in MOMENTS:
+                    for moment in moments:
                         text = (place / f"{generation}.{rank}.{moment}").read_text()
                         for name, word in ((str(place), "FOLDER"), (node.id, "NODE"), (job.job_id, "JOB")):
                             text = text.replace(name, word)

@@ -130,7 +130,6 @@ PACKAGES: Final = {
     "lightning": LIGHTNING,
     "datasets": DATASETS,
 }
-
 SCRIPT = """
 import sys
 before = [*sys.modules]
@@ -141,15 +140,51 @@ view.write("imported", before)
 import torch.distributed as dist
 if not dist.is_initialized():
     dist.init_process_group("gloo")
-import os
-import threading
 view.write("worked", before)
 dist.barrier()
+"""
+"""It looks at its process after its imports, and after its work."""
+
+
+WAITS = """
+import os
+import threading
 if os.environ["ELASTIC_GENERATION"] == "1" and "WAITS" in os.environ:
     print("waits", flush=True)
     threading.Event().wait()
 """
-"""It looks at its process after its imports, and after its work. In the first generation it waits to be killed."""
+"""In the first generation of a job that learns, a script waits to be killed."""
+RUNS = """
+import importlib.util
+import runpy
+runpy.run_path(importlib.util.find_spec("{}").origin, run_name="__main__")
+"""
+BORING = """
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
+seed_everything(0)
+trainer = Trainer(
+    accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, limit_train_batches=4, limit_val_batches=2,
+    enable_checkpointing=False, enable_progress_bar=False, logger=False,
+)
+model = BoringModel()
+trainer.fit(model, BoringDataModule())
+trainer.test(model, BoringDataModule())
+print({name: round(value.item(), 4) for name, value in trainer.callback_metrics.items()}, flush=True)
+"""
+FRAMEWORKS: Final = {
+    "test_script": RUNS.format("accelerate.test_utils.scripts.test_script"),
+    "test_sync": RUNS.format("accelerate.test_utils.scripts.test_sync"),
+    "boring_classes": BORING,
+}
+"""Test scripts of Accelerate, and a demo of Lightning, as they are in the wheels."""
+
+
+def write_framework(folder: Path, name: str) -> Path:
+    """Write the script that runs one of a framework."""
+    path = folder / "train.py"
+    path.write_text(FRAMEWORKS[name] + WAITS)
+    return path
 
 
 def write(folder: Path, package: str) -> Path:
@@ -157,5 +192,5 @@ def write(folder: Path, package: str) -> Path:
     script = PACKAGES[package]
     (folder / "view.py").write_text((Path(__file__).parent / "process_view.py").read_text())
     path = folder / "train.py"
-    path.write_text(SCRIPT.format(imports=script.imports, work=script.work))
+    path.write_text(SCRIPT.format(imports=script.imports, work=script.work) + WAITS)
     return path

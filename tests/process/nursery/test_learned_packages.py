@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support import learned_runs
+from tests.support import learned_runs, learned_scripts
 from tests.support.etcd_servers import Server
 from tests.support.learned_runs import MOMENTS, RANKS, Runs, View
-from tests.support.learned_scripts import PACKAGES
+from tests.support.learned_scripts import FRAMEWORKS, PACKAGES
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -32,7 +33,8 @@ def package(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def runs(package: str, etcd: Server, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return learned_runs.run(etcd, tmp_path_factory.mktemp("runs"), package)
+    folder = tmp_path_factory.mktemp("runs")
+    return learned_runs.run(etcd, folder, learned_scripts.write(folder, package))
 
 
 OF_THE_FORK_SERVER: Final = {
@@ -125,6 +127,17 @@ def test_what_is_of_one_process_is_not_shared(runs: Runs, moment: str) -> None:
 
 def test_the_script_writes_the_same(runs: Runs) -> None:
     for rank in RANKS:
+        assert normal(runs.text["learned", rank]) == normal(runs.text["fresh", rank])
+
+
+@pytest.mark.scripts
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="not installed; make scripts does it")
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_script_of_a_framework_itself_writes_the_same(name: str, etcd: Server, tmp_path: Path) -> None:
+    runs = learned_runs.run(etcd, tmp_path, learned_scripts.write_framework(tmp_path, name), ())
+    assert "; " not in runs.ready, "nothing was left out"
+    for rank in RANKS:
+        assert runs.text["learned", rank].count("\n") > 3
         assert normal(runs.text["learned", rank]) == normal(runs.text["fresh", rank])
 
 
