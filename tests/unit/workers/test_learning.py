@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic.channel.messages import MODULES_MAX, OwnFile, ScriptImport, ScriptImports
-from launcher.workers.learning import common
+from launcher.workers.learning import common, merged
 
 A, B, C = (ScriptImport(name, f"/lib/{name}.py") for name in "abc")
 
@@ -47,6 +47,18 @@ def test_the_files_of_all_workers_are_named_once_each() -> None:
     assert found.own == (main, rank_0, rank_1)
 
 
+def test_what_workers_do_not_report_is_kept_of_the_list_before() -> None:
+    before = ScriptImports((A, B, C), ("OLD",), (OwnFile("__main__", "/old"),))
+    new = ScriptImports((ScriptImport("d"), ScriptImport("b", "/new/b.py")), ("NEW",), (OwnFile("__main__", "/s"),))
+    found = merged(before, {"a", "b"}, new)
+    assert [(module.name, module.file) for module in found.modules] == [
+        ("a", A.file),
+        ("b", "/new/b.py"),
+        ("d", ""),
+    ]
+    assert (found.changed, found.own) == (new.changed, new.own)
+
+
 def test_no_more_modules_are_named_than_a_message_takes() -> None:
-    many = tuple(ScriptImport(f"m{number}") for number in range(MODULES_MAX + 1))
-    assert common([ScriptImports(many)] * 2).modules == many[:MODULES_MAX]
+    many = tuple(ScriptImport(f"m{number}") for number in range(MODULES_MAX))
+    assert merged(ScriptImports((A,)), {"a"}, ScriptImports(many)).modules == (A, *many[:-1])
