@@ -213,7 +213,7 @@ def load(order: PrepareSuccessor, around: Surroundings) -> frozenset[str]:
 
 
 def set_right(modules: Mapping[str, Any]) -> None:
-    """In a worker, before its script: let modules that have read variables of a worker read them again."""
+    """In a worker, before its script: let modules that have read what is another one in a worker read it again."""
     for name, known in KNOWN.items():
         if known.again and name in modules:
             exec(known.again, vars(modules[name]))
@@ -246,6 +246,10 @@ def _load_one(module: ModuleToLoad, order: PrepareSuccessor, around: Surrounding
             raise Unfit(module.name, f"cannot be imported ({type(error).__name__}: {error})") from error
     new, new_libraries = sys.modules.keys() - loaded, library_state.loaded_libraries() - libraries
     changed = {*order.differing, *module.changed}
+    try:
+        set_right({name: sys.modules[name] for name in new})
+    except Exception as error:  # Another version of it has no such name.
+        raise Unfit(module.name, f"imports what cannot be set right in a worker ({error})") from error
     for why in (
         *_why_reads(reads, changed),
         *_why_states(process_state.differing(state.rest, process_state.state_of()), changed),

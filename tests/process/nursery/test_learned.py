@@ -46,9 +46,9 @@ class Packages:
         for name, text in modules.items():
             (self.folder / f"{name}.py").write_text(text)
 
-    def load(self, *names: str, changed: tuple[str, ...] = ()) -> tuple[str, list[str]]:
+    def load(self, *names: str, changed: tuple[str, ...] = (), file: str = "") -> tuple[str, list[str]]:
         """Why a module was refused, "" if none was, and which are loaded."""
-        modules = [(name, str(self.folder / f"{name}.py"), changed) for name in names]
+        modules = [(name, file or str(self.folder / f"{name}.py"), changed) for name in names]
         places = os.pathsep.join(map(str, (self.script, self.folder)))
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "INSTALLED": str(self.folder), "PLACES": places}
         command = [sys.executable, "-c", LOADS, json.dumps(modules)]
@@ -111,3 +111,14 @@ def test_a_file_of_the_script_in_the_place_of_an_installed_one_is_refused(packag
     packages.has(helpers="", outer="import helpers")
     (packages.script / "helpers.py").write_text("")
     assert packages.load("outer")[0] == f"outer: imports helpers from {packages.script / 'helpers.py'}"
+
+
+def test_a_known_module_that_cannot_be_set_right_is_refused(packages: Packages) -> None:
+    (packages.folder / "datasets").mkdir()
+    (packages.folder / "datasets" / "__init__.py").write_text("import datasets.fingerprint")
+    (packages.folder / "datasets" / "fingerprint.py").write_text("import random\nfingerprint_rng = random.Random()")
+    file = str(packages.folder / "datasets" / "__init__.py")
+    assert packages.load("datasets", file=file)[0] == ""
+    (packages.folder / "datasets" / "fingerprint.py").write_text("import random\nother_rng = random.Random()")
+    why = packages.load("datasets", file=file)[0]
+    assert why.startswith("datasets: imports what cannot be set right in a worker (name 'fingerprint_rng'"), why
