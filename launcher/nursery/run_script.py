@@ -92,7 +92,9 @@ class ForkTemplate:
         """Watch the script from now on, until `watched`, if its imports are to be reported."""
         if self.learns:
             self._recorder.start()
-            self._guard.start(partial(start_again, start))
+            umask = os.umask(0)
+            os.umask(umask)
+            self._guard.start(partial(start_again, start, umask))
 
     def watched(self) -> Recording | None:
         """Watch no more; what the script has imported, None the second time, and in a process that it has forked."""

@@ -8,6 +8,7 @@ do not know it: nothing is lost if it is run from its first line again, in a fre
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from elastic.channel import client, messages
 from elastic.errors import ConfigError
 from launcher.nursery import spawn
 from launcher.nursery.protocol import WorkerStart
+from launcher.system.worker_signals import on_parent_death
 
 REASON: Final = "the script sets {} this time, which a module that was loaded before it has read"
 
@@ -62,8 +64,11 @@ class VariableGuard:
         self._originals = {}
 
 
-def start_again(start: WorkerStart, variable: str) -> NoReturn:
-    """Tell the agent and the worker's log why, and be the worker that was started, cold."""
+def start_again(start: WorkerStart, umask: int, variable: str) -> NoReturn:
+    """Tell the agent and the worker's log why, and be the worker that was started, cold.
+
+    May be called in any thread; what an exec keeps of the process is as at its first start.
+    """
     with contextlib.suppress(OSError, ConfigError, KeyError):
         end = client.connected_client() or client.ChannelClient(
             start.env[messages.VARIABLE], client.hello(start.env, stacks_signal=0)
@@ -74,6 +79,16 @@ def start_again(start: WorkerStart, variable: str) -> NoReturn:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os.write(2, os.fsencode(f"elastic-launch: {REASON.format(variable)}: this process is run again\n"))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    spawn.execute(start)
+    on_parent_death(signal.SIGKILL)  # It belongs to the thread that calls exec.
+    libc = ctypes.CDLL(None)
+    for number in signal.valid_signals():
+        libc.signal(int(number), 0)  # SIG_DFL. Python lets only its main thread do this.
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(umask)
+    try:
+        os.chdir(start.cwd)
+        spawn.execute(start)
+    except OSError as error:
+        os.write(2, spawn.start_error(start, error))
+        os._exit(spawn.CANNOT_START)
