@@ -75,9 +75,9 @@ class HeldImport:
             pass
 
 
-def order_for(*modules: ModuleToLoad, share: float = 1.0, changed: tuple[str, ...] = ()) -> PrepareSuccessor:
+def order_for(*modules: ModuleToLoad, changed: tuple[str, ...] = ()) -> PrepareSuccessor:
     """The order for a successor that loads these, for workers that have a RANK."""
-    return PrepareSuccessor(modules, ("RANK",), changed, (), share)
+    return PrepareSuccessor(modules, ("RANK",), changed, (), 1.0)
 
 
 class SuccessorNews:
@@ -88,13 +88,26 @@ class SuccessorNews:
         self._ready: asyncio.Queue[NurseryReady] = asyncio.Queue()
         self._ended: asyncio.Queue[ModuleUnfit] = asyncio.Queue()
 
-    def order(self, workers: NurseryClient, *modules: ModuleToLoad, stamps: Sequence[str] = ()) -> bool:
-        """Ask for one; whether it is made."""
-        return workers.prepare(order_for(*modules), stamps, self._ready.put_nowait, self._ended.put_nowait)
+    def order(
+        self,
+        workers: NurseryClient,
+        *modules: ModuleToLoad,
+        stamps: Sequence[str] = (),
+        changed: tuple[str, ...] = (),
+    ) -> bool:
+        """Ask for one; whether it is made. `changed` as in `PrepareSuccessor`."""
+        order = order_for(*modules, changed=changed)
+        return workers.prepare(order, stamps, self._ready.put_nowait, self._ended.put_nowait)
 
-    def prepare(self, workers: NurseryClient, *modules: ModuleToLoad, stamps: Sequence[str] = ()) -> None:
+    def prepare(
+        self,
+        workers: NurseryClient,
+        *modules: ModuleToLoad,
+        stamps: Sequence[str] = (),
+        changed: tuple[str, ...] = (),
+    ) -> None:
         """Have one made."""
-        assert self.order(workers, *modules, stamps=stamps)
+        assert self.order(workers, *modules, stamps=stamps, changed=changed)
 
     async def ready(self) -> NurseryReady:
         """Wait until it could take over."""
