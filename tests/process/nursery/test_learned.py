@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+from launcher.nursery import learned
+from launcher.nursery.process_state import ARGUMENTS, ENTROPY, FILTERS, FOLDER, LOCALE, METHOD, RANDOM
 from tests.support.script_runs import LIMIT_S
 
 ROOT = Path(__file__).parents[3]
 LOADS = """
-import json, os, sys
+import json, logging, multiprocessing, os, random, sys, tempfile, uuid  # The most that a nursery has.
 from launcher.nursery import import_watch, library_state, learned
 from launcher.nursery.protocol import ModuleToLoad, PrepareSuccessor
 pauses, meta_path, methods = [], [*sys.meta_path], {name: vars(type(os.environ))[name] for name in import_watch.METHODS}
@@ -24,13 +28,13 @@ modules = [ModuleToLoad(name, file, tuple(changed)) for name, file, changed in j
 why = ""
 try:
     order = PrepareSuccessor(tuple(modules), ("RANK", "OURS"), (), ("mine",), 1.0)
-    wrote = lambda: os.fstat(1).st_size
+    wrote = lambda: sys.stdout.flush() or os.fstat(1).st_size
     learned.load(order, learned.Surroundings(folders, lambda name: None, lambda: pauses.append(1), wrote))
 except learned.Unfit as error:
     why = str(error)
 assert sys.meta_path == meta_path
 assert all(vars(type(os.environ))[name] is method for name, method in methods.items())
-print(json.dumps([why, bool(pauses), [name for name, *_ in modules if name in sys.modules]]))
+print("\\n" + json.dumps([why, bool(pauses), [name for name, *_ in modules if name in sys.modules]]))
 """
 
 
@@ -52,10 +56,11 @@ class Packages:
         places = os.pathsep.join(map(str, (self.script, self.folder)))
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "INSTALLED": str(self.folder), "PLACES": places}
         command = [sys.executable, "-c", LOADS, json.dumps(modules)]
-        with (self.script.parent / "out").open("w+b") as file:
-            subprocess.run(command, env=environ, stdout=file, check=True, timeout=LIMIT_S)
-        out = (self.script.parent / "out").read_bytes()
-        why, paused, loaded = json.loads(out.splitlines()[-1])
+        with (self.script.parent / "out").open("w+b") as out:
+            subprocess.run(command, env=environ, stdout=out, check=True, timeout=LIMIT_S)
+            out.seek(0)
+            said = out.read()
+        why, paused, loaded = json.loads(said.splitlines()[-1])
         assert paused
         return why, loaded
 
@@ -122,3 +127,159 @@ def test_a_known_module_that_cannot_be_set_right_is_refused(packages: Packages) 
     (packages.folder / "datasets" / "fingerprint.py").write_text("import random\nother_rng = random.Random()")
     why = packages.load("datasets", file=file)[0]
     assert why.startswith("datasets: imports what cannot be set right in a worker (name 'fingerprint_rng'"), why
+
+
+@pytest.mark.parametrize("name", ["mine", "outer"])
+def test_a_module_that_has_the_name_of_one_of_the_user_is_refused(packages: Packages, name: str) -> None:
+    packages.has(mine="", outer="import mine")
+    assert packages.load(name)[0] == f"{name}: imports mine, which the script has of its own"
+
+
+READS_AND_REFUSED = [
+    ("sys.argv[1:]", ARGUMENTS),
+    ("len(sys.argv)", ARGUMENTS),
+    ("'--debug' in sys.argv", ARGUMENTS),
+    ("[*sys.argv]", ARGUMENTS),
+    ("os.urandom(8)", ENTROPY),
+    ("random.Random()", ENTROPY),
+    ("random.SystemRandom().random()", ENTROPY),
+    ("tempfile.mktemp()", ENTROPY),
+    ("uuid.uuid4()", ENTROPY),
+]
+
+
+@pytest.mark.parametrize(("text", "what"), READS_AND_REFUSED, ids=[text for text, _ in READS_AND_REFUSED])
+def test_a_module_that_may_keep_what_is_another_in_each_process_is_refused(
+    packages: Packages, text: str, what: str
+) -> None:
+    packages.has(reads=f"import os, random, sys, tempfile, uuid\n{text}")
+    assert packages.load("reads")[0] == f"reads: reads reads {what} when it is imported"
+
+
+@pytest.mark.parametrize("text", ["import sys\nkept = sys.argv", "import sys\nsys.argv = ['mine']"])
+def test_a_module_that_keeps_or_replaces_the_arguments_is_refused(packages: Packages, text: str) -> None:
+    packages.has(keeps=text)
+    assert packages.load("keeps")[0] == f"keeps: a module reads {ARGUMENTS} when it is imported"
+
+
+CHANGES_AND_REFUSED = [
+    ("random.seed(1)", RANDOM),
+    ("random.seed()", RANDOM),
+    ("signal.signal(signal.SIGTERM, print)", "a signal handler"),
+    ("os.chdir('/')", FOLDER),
+    ("os.umask(0o77)", "the umask"),
+    ("file = open('/dev/null')", "the open files"),
+    ("sys.path.append('/nowhere')", "sys.path"),
+    ("sys.excepthook = print", "sys.excepthook"),
+    ("logging.basicConfig()", "the root logger"),
+    ("multiprocessing.set_start_method('spawn')", METHOD),
+    ("os.environ['HOME'] = '/'", "HOME"),
+    ("del os.environ['HOME']", "HOME"),
+    ("os.environ['RANK'] = '0'", "RANK"),
+    ("os.environ['ELASTIC_MINE'] = '0'", "ELASTIC_MINE"),
+]
+IMPORTS = "import logging, multiprocessing, os, random, signal, sys, warnings\n"
+
+
+@pytest.mark.parametrize(("text", "what"), CHANGES_AND_REFUSED, ids=[text for text, _ in CHANGES_AND_REFUSED])
+def test_a_module_that_changes_what_a_worker_has_of_its_own_is_refused(
+    packages: Packages, text: str, what: str
+) -> None:
+    packages.has(changes=IMPORTS + text)
+    assert packages.load("changes")[0] == f"changes: changes {what} when it is imported"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "random.random()",
+        "random.Random(1)",
+        "os.getcwd()",
+        "warnings.simplefilter('ignore')",
+        "os.environ['NEW'] = '1'",
+        "with open('/dev/null'): pass",
+    ],
+)
+def test_a_module_that_leaves_what_its_import_would_leave_in_the_script_is_loaded(
+    packages: Packages, text: str
+) -> None:
+    packages.has(harmless=IMPORTS + text)
+    assert packages.load("harmless") == ("", ["harmless"])
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "why"),
+    [
+        ("os.getcwd()", FOLDER, f"meets reads {FOLDER} when it is imported"),
+        (
+            "warnings.simplefilter('ignore')",
+            FILTERS,
+            f"changes {FILTERS} when it is imported, which the script has changed before",
+        ),
+        (
+            "locale.setlocale(locale.LC_ALL, 'C.UTF-8')",
+            LOCALE,
+            f"changes {LOCALE} when it is imported, which the script has changed before",
+        ),
+        ("os.environ['NEW'] = '1'", "NEW", "changes NEW when it is imported"),
+    ],
+)
+def test_a_module_that_meets_with_what_the_script_has_changed_before_is_refused(
+    packages: Packages, text: str, what: str, why: str
+) -> None:
+    packages.has(meets=f"import locale, os, warnings\n{text}")
+    assert packages.load("meets", changed=("ANOTHER",))[0] == ""
+    assert packages.load("meets", changed=(what,))[0] == f"meets: {why}"
+
+
+@pytest.mark.parametrize(
+    "text", ["print('welcome')", "import os; os.write(1, b'welcome')", "import os; os.system('echo')"]
+)
+def test_a_module_that_writes_is_refused(packages: Packages, text: str) -> None:
+    packages.has(writes=text)
+    assert packages.load("writes")[0] == "writes: writes to stdout or stderr when it is imported"
+
+
+# --- libraries in C -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"\x7fELF\0RANK\0", "RANK"),
+        (b"\xff\0ELASTIC_STORE\0", "ELASTIC_"),
+        (b"\0MASTER_PORT", "MASTER_PORT"),
+        (b"\0LEVEL\0", "LEVEL"),
+        (b"\0FRANK\0MY_RANK\0Rank\0", ""),
+        (b"sys.argv the working directory", ""),
+        (b"", ""),
+    ],
+)
+def test_the_name_of_a_variable_in_a_library_is_found(tmp_path: Path, content: bytes, name: str) -> None:
+    file = tmp_path / "library.so"
+    file.write_bytes(content)
+    assert learned._named_in(file, ("LEVEL", ARGUMENTS, FOLDER)) == name
+
+
+def test_a_library_of_no_reviewed_package_is_loaded_unless_it_has_the_name_of_a_variable(packages: Packages) -> None:
+    (original,) = Path(sysconfig.get_config_var("DESTSHARED")).glob("_lsprof.*.so")
+    for package in ("plain", "names"):
+        (packages.folder / package).mkdir()
+        packages.has(**{f"{package}/__init__": f"import {package}._lsprof"})
+        copy = packages.folder / package / original.name
+        shutil.copy(original, copy)
+    with copy.open("ab") as file:
+        file.write(b"\0RANK\0")
+    packages.has(plain_outer="import plain", names_outer="import names", stdlib="import _lsprof")
+    assert packages.load("stdlib", "plain_outer") == ("", ["stdlib", "plain_outer"])
+    assert packages.load("names_outer")[0] == f"names_outer: loads {copy}, which may read RANK"
+
+
+def test_a_library_of_a_reviewed_package_reads_what_is_known_of_it() -> None:
+    libraries = ("/lib/torch/lib/libtorch.so", "/lib/numpy/core.so", "/lib/lib-dynload/_ssl.so")
+
+    def why(*changed: str) -> list[str]:
+        return [*learned._why_libraries(libraries, changed, ("/lib",))]
+
+    assert why("OMP_NUM_THREADS") == ["loads /lib/torch/lib/libtorch.so, which may read OMP_NUM_THREADS"]
+    assert why("RANK", "OPENBLAS_NUM_THREADS", "SSL_CERT_FILE") == []
