@@ -85,8 +85,8 @@ def reached(what: int | str) -> None:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
         end.connect(str(Path(files).parent / SOCKET))
-        end.send(msgspec.json.encode(MarkReached(int(files.rpartition(".")[2]), what)))
-        try:
+        try:  # The answer, or the signal to fail, may come as soon as this is sent.
+            end.send(msgspec.json.encode(MarkReached(int(files.rpartition(".")[2]), what)))
             if end.recv(PACKET_MAX) != GO:  # The run is gone, and this process is being killed.
                 signal.pause()
         except Injected:
