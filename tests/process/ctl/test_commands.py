@@ -345,7 +345,7 @@ def test_the_doctor_needs_no_job_and_checks_this_machine(tmp_path: Path) -> None
     names = [line.split(":")[0].split(maxsplit=1) for line in ran.stdout.splitlines() if line[0] != " "]
     assert [name for _, name in names if name not in ("torch's cards", "variables")] == [
         *("python", "cards", "torch", "backends", "address", "container", "proxies", "ports"),
-        *("log folder", "checkpoint folder", "shared memory", "priority"),
+        *("log folder", "checkpoint folder", "imports", "shared memory", "priority"),
     ]
     assert {level for level, _ in names} <= {"ok", "warn"}
     assert list(tmp_path.iterdir()) == []

@@ -103,7 +103,8 @@ async def test_a_node_that_joins_loads_what_the_others_have_and_only_names_that_
         await store.close()
     joining = await start(job, "empty", "--np", "1:2")
     assert (await joining.says(READY))[1] == "wave"
-    await joining.shows(r"found \['wave'\]")
+    await first.shows(r"found \['wave'\]")
     (job.folder / "ends").touch()
     assert await joining.exits() == 0
     assert await first.exits() == 0
+    assert "found ['wave']" in joining.text("workerlog.1")
