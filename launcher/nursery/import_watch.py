@@ -92,7 +92,7 @@ class _Arguments(list[str]):
 
 @contextlib.contextmanager
 def _functions(reads: set[tuple[str, str]]) -> Iterator[None]:
-    """Note who asks for the working directory, or for random numbers: a module may keep what it gets."""
+    """Note which module reads the working directory, or random numbers: it may keep them."""
     replaced: list[tuple[Any, str, Any]] = []
 
     def note(home: Any, name: str, what: str, *, counts: Callable[..., bool] = lambda *args: True) -> None:

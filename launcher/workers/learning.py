@@ -110,6 +110,8 @@ class ImportLearning:
                     return
                 self._prepare(OURS.difference(self._environ), ALL, within, loaded)
                 await loaded
+            if within:
+                self.left_out = {}  # This node finds out itself, from its own script.
         except TimeoutError:
             self._nursery().drop_successor()
             self._agent_log.debug(f"what the script imports is not loaded after {START_LIMIT_S:g} s: it is left to it")
@@ -158,6 +160,10 @@ class ImportLearning:
             self._tell(why)
 
         def ready(report: NurseryReady) -> None:
+            if not report.loaded:  # None of the advice is in the closure of this node's script.
+                nursery.drop_successor()
+                end()
+                return
             loaded = {*nursery.loaded, *report.loaded}
             fit = tuple(module for module in imports.modules if module.name in loaded)
             self.proven = ScriptImports(fit, imports.changed)

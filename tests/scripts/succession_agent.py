@@ -32,7 +32,7 @@ def say(what: str, **more: Any) -> None:
 
 
 class Agent:
-    """The nursery's client, and what it is told to do."""
+    """The nursery's client, and the orders that it passes on."""
 
     def __init__(self, folder: Path, torch: str) -> None:
         """Nothing runs yet."""

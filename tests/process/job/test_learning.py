@@ -87,20 +87,33 @@ async def test_a_script_that_was_edited_is_learned_again(job: Job) -> None:
     assert await node.exits() == 0
 
 
+async def advise(job: Job, *names: str) -> None:
+    """Other nodes have loaded these, as the store says."""
+    store = EtcdStore((job.etcd.endpoint,))
+    try:
+        advice = json.dumps({"modules": [{"name": name} for name in names]}).encode()
+        await store.txn((), (Put(JobKeys(job.job_id).imports, advice),))
+    finally:
+        await store.close()
+
+
+@story
+async def test_of_a_list_that_names_nothing_of_the_script_nothing_is_loaded_and_it_learns_by_itself(job: Job) -> None:
+    await advise(job, "antigravity", "idlelib.idle")
+    node = await start(job, "cache", "--np", "1")
+    await node.shows(r"found \[\]")
+    assert (await node.says(READY))[1] == "wave"
+    (job.folder / "ends").touch()
+    assert await node.exits() == 0
+
+
 @story
 async def test_a_node_that_joins_loads_what_the_others_have_and_only_names_that_its_script_imports(
     job: Job,
 ) -> None:
     first = await start(job, "cache", "--np", "1:2")
     await first.says(READY)
-    keys = JobKeys(job.job_id)
-    names = ["antigravity", "os; import x", "../evil", "idlelib.idle", "__main__", "wave"]
-    hostile = json.dumps({"modules": [{"name": name} for name in names]}).encode()
-    store = EtcdStore((job.etcd.endpoint,))
-    try:
-        await store.txn((), (Put(keys.imports, hostile),))
-    finally:
-        await store.close()
+    await advise(job, "antigravity", "os; import x", "../evil", "idlelib.idle", "__main__", "wave")
     joining = await start(job, "empty", "--np", "1:2")
     assert (await joining.says(READY))[1] == "wave"
     await first.shows(r"found \['wave'\]")
