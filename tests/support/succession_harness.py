@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import json
 import os
 import site
+import subprocess
+import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.nursery.protocol import ModuleToLoad, ModuleUnfit, NurseryReady, PrepareSuccessor
+from launcher.system import node_lock
 from launcher.workers.nursery_client import NurseryClient
 from tests.support.nursery_harness import LIMIT_S
+from tests.support.stub_torch import bare
 
 ROOT = Path(__file__).parents[2]
 SYS_IOPRIO_GET = {"x86_64": 252, "aarch64": 31}
@@ -23,6 +31,14 @@ with open({began!r}, "w") as began:
 open({go_on!r}).close()
 """
 """It tells its pid, and waits for somebody to open the other file."""
+STARTS = """
+import os, subprocess
+for own_session in (False, True):
+    subprocess.Popen(["sleep", "1000"], start_new_session=own_session)
+"""
+"""A module that starts two programs."""
+PROGRAMS_STARTED = 2
+WAITS = "import time; time.sleep(1000)"
 
 
 class InstalledModules:
@@ -118,6 +134,69 @@ class SuccessorNews:
         """Wait until there will be none."""
         async with asyncio.timeout(LIMIT_S):
             return await self._ended.get()
+
+
+class AgentOfItsOwn:
+    """An agent in another process (`tests.scripts.succession_agent`)."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.process = process
+        self.lock = folder / "lock"
+        self.nursery = 0
+
+    def orders(self, do: str, **more: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **more}) + "\n")
+        self.process.stdin.flush()
+
+    def hears(self, what: str) -> dict[str, Any]:
+        """The next event of a kind."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            event: dict[str, Any] = json.loads(line)
+            self.nursery = event.get("nursery") or self.nursery
+            if event["what"] == what:
+                return event
+        raise AssertionError(f"the agent ended before {what}")
+
+    def begins(self, g: int = 1) -> int:
+        """A worker that runs until it is killed."""
+        self.orders("spawn", g=g, code=WAITS)
+        (pid,) = self.hears("ChildrenForked")["event"][1]
+        return int(pid)
+
+    def prepares(self, held: HeldImport) -> int:
+        """A successor that imports."""
+        self.orders("prepare", modules=[(held.module.name, held.module.file)])
+        return held.began_now()
+
+    def has_ready(self, held: HeldImport) -> int:
+        """A successor that is ready while workers run."""
+        successor = self.prepares(held)
+        held.go_on()
+        self.hears("SuccessorReady")
+        return successor
+
+    def becomes_proof(self) -> bool:
+        """Wait for the lock: it is freed an instant after the last end can be seen."""
+        until = time.monotonic() + LIMIT_S
+        while time.monotonic() < until:
+            if node_lock.proven_dead(self.lock):
+                return True
+        return False
+
+
+@contextlib.contextmanager
+def agent(folder: Path, *, ordinary: bool = False, within: tuple[str, ...] = ()) -> Iterator[AgentOfItsOwn]:
+    """One that works in this folder; `ordinary`: as a user who may raise no priority; `within`: run by this command."""
+    command = (*within, sys.executable, "-m", "tests.scripts.succession_agent")
+    arguments = (str(folder), str(bare(folder)), "ordinary" if ordinary else "")
+    with subprocess.Popen((*command, *arguments), stdin=-1, stdout=-1, text=True, cwd=folder) as process:
+        found = AgentOfItsOwn(process, folder)
+        try:
+            yield found
+        finally:
+            process.kill()
 
 
 def io_priority(pid: int = 0) -> int:

@@ -78,10 +78,10 @@ class Listener:
 
 
 @pytest.fixture
-def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleToLoad:
+def reads(modules: InstalledModules, monkeypatch: pytest.MonkeyPatch) -> ModuleToLoad:
     """An installed module that reads two variables when it is imported."""
     monkeypatch.delenv("LEVEL", raising=False)
-    return InstalledModules(tmp_path, monkeypatch.setenv).add("reads", READS)
+    return modules.add("reads", READS)
 
 
 @asynccontextmanager
