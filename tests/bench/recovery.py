@@ -24,8 +24,9 @@ in it.
     silent_leader  the same of the leader's node: `stopped_leader` and `cut_leader`
     scripts   what users get: node, state, and the three kinds of real scripts
 
-In the kinds of `scripts` ours also runs with --no_learn, and without it the node is killed once every node has prepared
-what the script imports (at most 60 s after the first step). How long that takes goes to docs/bench/learning.json.
+In the kinds of `scripts` ours also runs with --no_learn, and where the script uses a framework, with --no_learn and
+--preload of that framework. With default flags the node is killed once every node has prepared what the script imports
+(at most 60 s after the first step); how long that takes goes to docs/bench/learning.json.
 
 Every round is a new job with an empty cache of its own, and the contenders of a kind take turns. All of ours run with
 the default lease but the lease alone. The other figures go to docs/bench/recovery.json.
@@ -215,6 +216,10 @@ class Bench:
         if kind.after:
             without = Contender(results.NO_LEARN, jobs.etcd_store, self._command(kind, "--no_learn"))
             entries.append(Entry(self._what(kind), without, self.args.rounds))
+        if kind.needs:  # What a user does who knows the flag.
+            by_hand = self._command(kind, "--no_learn", "--preload", kind.needs)
+            named = Contender(f"{results.NO_LEARN} --preload {kind.needs}", jobs.etcd_store, by_hand)
+            entries.append(Entry(self._what(kind), named, self.args.rounds))
         return entries
 
     def _goal(self, kind: Kind) -> float | None:
