@@ -1,9 +1,10 @@
 """What the script of this node imports, for a fork server that has it loaded before the next start.
 
 The workers of a generation report it when their process group is formed (`ScriptImports`). A module is loaded if every
-worker of the node has imported it. The nursery then forks its successor; a module that this one must not load is
-left out of the next try. The list stays on this machine for the next job with the same command, and a node that joins
-gets that of the others: then the first nursery loads it, before the node registers.
+worker of the node has imported it. A moment later the nursery forks its successor; a module that this one must not load
+is left out of the next try. While workers start they have the node for themselves: a successor that is not ready ends.
+The list stays on this machine for the next job with the same command, and a node that joins gets that of the others:
+then the first nursery loads it, before the node registers.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from launcher.workers.reports.states import TrackedProcess
 
 SHARE: Final = 0.2
 """Of a core: what preparing takes from workers that run."""
+SETTLE_S: Final = 2.0
+"""From the moment their process group is formed, workers have the node for themselves: for their first step."""
 ALL: Final = 1.0
 MEMORY_NEEDED: Final = 2 * MEMORY_MAX
 """Bytes that the machine must have available, or nothing is prepared."""
@@ -68,6 +71,8 @@ class ImportLearning:
         self._command = tuple(command)
         self._advice: asyncio.Future[ScriptImports | None] = asyncio.get_running_loop().create_future()
         self._writing: asyncio.Task[None] | None = None
+        self._soon: asyncio.TimerHandle | None = None
+        """The next successor will be prepared."""
         self._workers = 0
         self._heard: dict[int, ScriptImports] = {}
         self._imports = ScriptImports(())
@@ -119,8 +124,11 @@ class ImportLearning:
     # While workers run.
 
     def begin(self, workers: int) -> None:
-        """A new generation starts, with this number of workers."""
+        """A new generation starts, with this number of workers. They report again what a successor was to load."""
         self._workers, self._heard = workers, {}
+        self._nursery().drop_successor()
+        if self._soon is not None:
+            self._soon.cancel()
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         """Hear a worker."""
@@ -132,7 +140,7 @@ class ImportLearning:
                     differing = {name for name in env if self._environ.get(name) != env[name]}
                     held = {*self._nursery().loaded, *self.left_out}
                     self._imports = merged(self._imports, held, common(tuple(self._heard.values())))
-                    self._prepare(differing, SHARE)
+                    self._soon = asyncio.get_running_loop().call_later(SETTLE_S, self._prepare, differing, SHARE)
             case StartedAgain(variable):
                 self._changed.add(variable)
                 self._nursery().forget_loaded()

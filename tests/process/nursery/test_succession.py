@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic.channel.messages import ScriptImport, ScriptImports
+from launcher.logs.console import Console
+from launcher.logs.logger import AgentLog
 from launcher.nursery.learned import MEMORY_MAX
 from launcher.nursery.preload import stamp
 from launcher.nursery.protocol import (
@@ -25,11 +28,13 @@ from launcher.nursery.warm_policy import PreloadConfig
 from launcher.system import node_lock
 from launcher.system.clock import boottime
 from launcher.system.processes import adopt_orphans, descendants
-from launcher.workers import nursery_successor
+from launcher.workers import learning, nursery_successor
+from launcher.workers.learned_cache import LearnedCache
 from launcher.workers.nursery_client import NurseryDied
 from tests.support.nursery_harness import LIMIT_S, Nest, nest, watch_end
 from tests.support.stub_torch import bare
 from tests.support.succession_harness import PROGRAMS_STARTED, STARTS, WAITS, InstalledModules, SuccessorNews
+from tests.support.worker_messages import tracked
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -263,6 +268,35 @@ class TestWhatWasLoadedIsForgotten:
                 assert it.workers.loaded == ()
 
         asyncio.run(story())
+
+
+def test_workers_that_start_have_the_node_for_themselves(
+    tmp_path: Path, warm: PreloadConfig, modules: InstalledModules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "SETTLE_S", 0.0)
+
+    async def story() -> None:
+        async with nest(tmp_path, recipe=warm) as it:
+            held, cache = modules.hold("held"), LearnedCache(None, "", print)
+            learns = learning.ImportLearning(lambda: it.workers, os.environ, AgentLog("n", Console(2)), cache, ())
+            imports = ScriptImports((ScriptImport(held.module.name, held.module.file),))
+            learns.begin(1)
+            learns.on_message(tracked(0), imports)
+            successor_ended = watch_end(await held.began())
+            learns.begin(1)
+            assert await asyncio.to_thread(successor_ended, LIMIT_S)
+            learns.on_message(tracked(0), imports)
+            learns.begin(1)  # Before another one was forked.
+            for _ in range(3):  # Turns of the loop.
+                await asyncio.sleep(0)
+            assert not it.workers.preparing
+            learns.on_message(tracked(0), imports)
+            await held.began()
+            held.go_on()
+            await takes_over(it)
+            assert it.workers.loaded == ("held",)
+
+    asyncio.run(story())
 
 
 class TestTheSuccessorEnds:
