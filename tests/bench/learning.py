@@ -3,9 +3,9 @@
     python -m tests.bench.learning [--scripts digits,hf,lightning] [--parts windows,start,kill] [--nodes 3]
                                    [--windows 10] [--window_s 60] [--starts 7] [--kills 5]
 
-    windows  steps per second of running workers, which compute without a pause. The first window begins with the last
-             rank's first step and contains the preparation, the second follows it. Each of the `--windows` pairs is
-             two new jobs, one with each setting
+    windows  steps per second of running workers, which compute without a pause, and the CPU time of all processes of
+             the nodes that are not workers. The first window begins with the last rank's first step and contains the
+             preparation, the second follows it. Each of the `--windows` pairs is two new jobs, one with each setting
     start    from the command to the last rank's first step
     kill     SIGKILL of a node as soon as every node has begun to prepare and before one is done: until the survivors'
              next step
@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
+import os
 import statistics
 import sys
 import tempfile
@@ -26,6 +28,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.bench import jobs, losses, preparation, results, start, steplog
 from tests.bench.jobs import Contender
@@ -40,9 +43,11 @@ SCRIPTS: dict[str, tuple[Kind, Callable[[Path, float], list[str]]]] = {
     "lightning": (KINDS["script_lightning"], jobs.lightning),
 }
 """What is killed, and the words of the script for a pause between steps."""
-PREPARING_GOAL, AFTER_GOAL = 3.0, 1.0
-"""At most so many percent of the steps are lost in the window of the preparation, and in the one after it. Nothing may
-be lost there; medians of ten pairs cannot tell less apart."""
+LOST_GOAL = 3.0
+"""Percent of the steps that may be lost in a window. Two equal jobs differ by as much: CPU time says it better."""
+TAKEN_GOAL = 0.1
+"""Percent of the machine that the launcher may take more, after the preparation, than with --no_learn."""
+CORES = len(os.sched_getaffinity(0))
 NOISE = 1.1
 """Two medians of the same thing differ by as much here: ours may take this many times what --no_learn takes."""
 
@@ -60,9 +65,11 @@ def windows_of(steps: Sequence[steplog.Step], began_s: float, window_s: float) -
     return sum(0 < at <= 1 for at in made) / window_s, sum(1 < at <= 2 for at in made) / window_s
 
 
-def lost_percent(ours: float, other: float) -> float:
-    """How many percent of the other's steps per second are missing; negative if there are more."""
-    return 100 * (1 - ours / other)
+class Window(NamedTuple):
+    """What one job did in one window: steps per second, and percent of the machine that its launcher took."""
+
+    rate: float
+    taken: float
 
 
 class Bench:
@@ -78,23 +85,31 @@ class Bench:
     def windows(self, name: str) -> None:
         """Steps per second while the imports are prepared, and after that."""
         pair = contenders(self.args.nodes, lambda logs: SCRIPTS[name][1](logs, 0.0))
-        lost: list[tuple[float, float]] = []
+        measured: dict[str, list[tuple[Window, Window]]] = {one.name: [] for one in pair}
         for number in range(self.args.windows):
-            rates = {one.name: self._job(one) for one in self._turns(pair, number)}
-            ours, other = rates[results.OURS], rates[results.NO_LEARN]
-            if ours is None or other is None:
+            found = {one.name: self._job(one) for one in self._turns(pair, number)}
+            for place, when in enumerate(("while the imports are prepared", "after that")):
+                words = (
+                    f"{who} {job[place].rate:.2f} steps/s, {job[place].taken:.2f} %"
+                    for who, job in found.items()
+                    if job
+                )
+                print(f"  {name}, pair {number + 1}, {when}: {'; '.join(words)}", flush=True)
+            kept = {who: job for who, job in found.items() if job is not None}
+            if len(kept) < len(pair):
                 self._not_kept(name, f"pair {number + 1}: not prepared within the first window")
                 continue
-            lost.append((lost_percent(ours[0], other[0]), lost_percent(ours[1], other[1])))
-            words = "; ".join(
-                f"{mine:.2f} against {theirs:.2f} steps/s, ratio {mine / theirs:.4f}"
-                for mine, theirs in zip(ours, other, strict=True)
-            )
-            print(f"  {name}, pair {number + 1}: {words}", flush=True)
-        for place, (what, goal) in enumerate(
-            (("while the imports are prepared", PREPARING_GOAL), ("after that", AFTER_GOAL))
-        ):
-            self._keep(name, f"steps lost {what}", results.OURS, "%", [one[place] for one in lost], pair[0], goal)
+            for who, job in kept.items():
+                measured[who].append(job)
+        ours, other = (measured[one.name] for one in pair)
+        for place, when in enumerate(("while the imports are prepared", "after that")):
+            lost = [100 * (1 - mine[place].rate / its[place].rate) for mine, its in zip(ours, other, strict=True)]
+            self._keep(name, f"steps lost {when}", results.OURS, "%", lost, pair[0], LOST_GOAL)
+            taken = [[job[place].taken for job in jobs] for jobs in (ours, other)]
+            goals = statistics.median(taken[1]) + TAKEN_GOAL if place and other else None, None
+            for contender, percents, goal in zip(pair, taken, goals, strict=True):
+                what = f"CPU time of the launcher {when}, of the machine"
+                self._keep(name, what, contender.name, "%", percents, contender, goal)
 
     def start(self, name: str) -> None:
         """From the command to the first step, when nothing is known of the script."""
@@ -151,8 +166,8 @@ class Bench:
             goal_of_it = goal if contender.learns else None
             self._keep(name, what, contender.name, "s", took_s[contender.name], contender, goal_of_it)
 
-    def _job(self, contender: Contender) -> tuple[float, float] | None:
-        """Steps per second in the two windows of a new job; None if it prepared outside the first."""
+    def _job(self, contender: Contender) -> tuple[Window, Window] | None:
+        """The two windows of a new job; None if it prepared outside the first."""
         folder, count, window_s = self._folder(), self.args.nodes, self.args.window_s
         folder.mkdir()
         log = steplog.Reader(folder / "steps.log")
@@ -168,12 +183,17 @@ class Bench:
                     nodes,
                 )
                 began_s = max(min(one.at_s for one in log.steps if one.rank == rank) for rank in range(count))
-                time.sleep(max(0.0, began_s + 2 * window_s - time.time()))
+                workers, cpu_s = {one.pid for one in log.steps}, list[float]()
+                for number in range(3):
+                    time.sleep(max(0.0, began_s + number * window_s - time.time()))
+                    cpu_s.append(sum(node.cpu_s(workers) for node in nodes))
         if contender.learns:
             done = preparation.first_logged(folder / "log", preparation.READY)
             if len(done) < count or max(done.values()) > began_s + window_s:
                 return None
-        return windows_of(log.read(), began_s, window_s)
+        rates = windows_of(log.read(), began_s, window_s)
+        taken = [100 * (after - before) / window_s / CORES for before, after in itertools.pairwise(cpu_s)]
+        return Window(rates[0], taken[0]), Window(rates[1], taken[1])
 
     def _turns(self, pair: Sequence[Contender], number: int) -> Sequence[Contender]:
         """The other one is first in every second round: a machine that slows down slows both."""

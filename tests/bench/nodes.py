@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,15 @@ class Node:
         except psutil.NoSuchProcess:
             return False
         return self.process.pid in {pid, *(process.pid for process in above)}
+
+    def cpu_s(self, without: Collection[int]) -> float:
+        """CPU seconds of the agent and all below it that are not these processes; also of those that have ended."""
+        total = 0.0
+        for process in (self.process, *self._below()):
+            if process.pid not in without:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    total += sum(process.cpu_times()[:4])  # Its own, and of children that it has waited for.
+        return total
 
     def kill(self) -> float:
         """SIGKILL the agent and everything below it, as a lost machine would; the wall clock just before."""
