@@ -57,6 +57,8 @@ class Nurseries(Network):
         if node.workers is not None:
             self.fail("1", f"{node.name} starts generation {generation.g} beside {node.workers.generation.g}")
         self.hand_over(node)  # If it became ready while nothing ran, it has taken over then.
+        self.counts["a successor ended as workers started"] += node.successor_ready_at is not None
+        node.successor_ready_at = None
         hangs, listens = self.random.random() < 0.5, self.random.random() < (0.95 if self.job.listens else 0.05)
         node.workers = workers = WorkerSet(action.incarnation, generation, hangs, listens)
         node.run_until = node.core.facts.workers.run_until

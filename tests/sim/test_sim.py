@@ -112,6 +112,7 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
         "workers were asked to leave",
         "a successor was prepared",
         "a successor took over",
+        "a successor ended as workers started",
         "a successor died",
         "a successor died with its nursery",
         "a nursery died that was a successor",
