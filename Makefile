@@ -34,7 +34,7 @@ test: lint
 demo: setup
 	$(BIN)/python -m elastic.examples.demo
 
-# Every figure of docs/measured.md, its table, the charts in docs/ and the picture in README.md: about five hours, on a machine that does nothing else. A figure
+# Every figure of docs/measured.md, its table, the charts in docs/ and the picture in README.md: about four hours, on a machine that does nothing else. A figure
 # that misses its goal is said, and the rest is measured all the same.
 bench: setup scripts torchft
 	-$(SCRIPTS)/bin/python -m tests.bench.recovery

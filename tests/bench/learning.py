@@ -1,7 +1,7 @@
 """What it costs that a node learns what its script imports: with default flags against `--no_learn`, in turns.
 
     python -m tests.bench.learning [--scripts digits,hf,lightning] [--parts windows,start,kill] [--nodes 3]
-                                   [--windows 10] [--window_s 60] [--starts 7] [--kills 5]
+                                   [--windows 5] [--window_s 60] [--starts 7] [--kills 5]
 
     windows  steps per second of running workers, which compute without a pause, and the CPU time of all processes of
              the nodes that are not workers. The first window begins with the last rank's first step and contains the
@@ -240,7 +240,7 @@ def main() -> int:
     parser.add_argument("--scripts", default="digits,hf,lightning")
     parser.add_argument("--parts", default="windows,start,kill")
     parser.add_argument("--nodes", type=int, default=NODES)
-    parser.add_argument("--windows", type=int, default=10, help="pairs of jobs")
+    parser.add_argument("--windows", type=int, default=5, help="pairs of jobs")
     parser.add_argument("--window_s", type=float, default=60.0)
     parser.add_argument("--starts", type=int, default=7)
     parser.add_argument("--kills", type=int, default=5)
