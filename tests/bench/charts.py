@@ -14,7 +14,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from tests.bench import results
+from tests.bench import results, scenarios
 from tests.bench.results import OURS, Figure
 
 mpl.use("Agg")
@@ -30,14 +30,14 @@ WIDTH, ROW, MARGIN = 8.0, 0.38, 1.3
 def draw(path: Path, title: str, unit: str, bars: Sequence[Figure], *, log: bool = False) -> None:
     """Horizontal bars, ours in colour, each with its number; a goal is a red mark."""
     _, axes = plt.subplots(figsize=(WIDTH, MARGIN + ROW * len(bars)))
-    labels = [one.what if one.who == OURS else f"{one.what}: {one.who}" for one in bars]
     values = [one.value for one in bars]
     axes.barh(range(len(bars)), values, color=[MINE if one.who.startswith(OURS) else PEER for one in bars])
     for row, one in enumerate(bars):
         axes.annotate(f" {one.value:.3g} {unit}", (one.value, row), va="center", fontsize=9)
         if one.goal is not None:
             axes.plot([one.goal, one.goal], [row - 0.4, row + 0.4], color=GOAL)
-    axes.set_yticks(range(len(bars)), labels)
+    axes.set_yticks(range(len(bars)), [_label(one) for one in bars])
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     if log:
         axes.set_xscale("log")
@@ -50,17 +50,22 @@ def draw(path: Path, title: str, unit: str, bars: Sequence[Figure], *, log: bool
 def phases(path: Path, bars: Sequence[Figure]) -> None:
     """Each recovery as one bar of its phases, in milliseconds."""
     _, axes = plt.subplots(figsize=(WIDTH, MARGIN + ROW * len(bars) + 0.6))
-    names = list(dict.fromkeys(name for one in bars for name in one.phases))
+    longest_first = sorted(bars, key=lambda one: -len(one.phases))  # It has all of them, in their order.
+    names = list(dict.fromkeys(name for one in longest_first for name in one.phases))
     left = [0.0] * len(bars)
     for name in names:
         widths = [one.phases.get(name, 0.0) for one in bars]
         axes.barh(range(len(bars)), widths, left=left, label=name)
         left = [before + width for before, width in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(bars)), [one.what for one in bars])
+    axes.set_yticks(range(len(bars)), [_label(one) for one in bars])
     axes.invert_yaxis()
     axes.legend(ncols=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.25))
     _finish(axes, "Where the time of a recovery goes", "ms")
     _save(path)
+
+
+def _label(one: Figure) -> str:
+    return one.what if one.who == OURS else f"{one.what}: {one.who}"
 
 
 def _finish(axes: Axes, title: str, unit: str) -> None:
@@ -78,7 +83,7 @@ def _save(path: Path) -> None:
 def charts(measured: Path) -> dict[str, Callable[[Path], None]]:
     """What can be drawn of what was measured, by file name."""
     found: dict[str, Callable[[Path], None]] = {}
-    recovery = [one for one in results.read("recovery", measured) if one.unit == "s"]
+    recovery = scenarios.in_order(results.read("recovery", measured))
     if recovery:
         title = "From the event to the survivors' first step (red: the goal)"
         found["recovery"] = lambda path: draw(path, title, "s", recovery, log=True)

@@ -65,6 +65,13 @@ def cell(figure: Figure | None) -> str:
     return f"{figure.value:.3g} s ({spread})"
 
 
+def in_order(measured: Iterable[Figure]) -> list[Figure]:
+    """The figures of the table, row by row."""
+    known = {(one.what, one.who): one for one in measured}
+    names = [(scenario.what, who) for scenario in SCENARIOS for who in COLUMNS.values()]
+    return [known[name] for name in names if name in known]
+
+
 def table(measured: Iterable[Figure]) -> str:
     """All lines, of the figures of docs/bench/recovery.json."""
     known = {(one.what, one.who): one for one in measured}
