@@ -106,10 +106,14 @@ class ImportRecorder:
         return tuple(sorted(names))
 
     def _own(self) -> list[tuple[str, str]]:
-        """The user's modules that were imported: those that are not installed."""
-        files = {name: getattr(module, "__file__", None) for name, module in tuple(sys.modules.items())}
+        """The user's modules that were imported: those that are not installed.
+
+        Modules of the fork server are not touched: each would cost a copy of its memory page.
+        """
+        new = sorted(sys.modules.keys() - self._loaded)
+        files = {name: getattr(sys.modules.get(name), "__file__", None) for name in new}
         return [
             (name, os.path.abspath(file))
             for name, file in files.items()
-            if name not in self._loaded and isinstance(file, str) and not file.startswith(self._installed)
+            if isinstance(file, str) and not file.startswith(self._installed)
         ]
