@@ -70,21 +70,21 @@ class Node:
         self.ended = True
         self.told.changed()
 
-    async def says(self, pattern: str, *, since: int = 0) -> re.Match[str]:
+    async def says(self, pattern: str, *, since: int = 0, within_s: float = LIMIT_S) -> re.Match[str]:
         """Wait for a line on stderr; fails at once when the agent has ended without it."""
-        return await self._waits(self.lines, pattern, since)
+        return await self._waits(self.lines, pattern, since, within_s)
 
     async def shows(self, pattern: str) -> re.Match[str]:
         """Wait for a line on stdout."""
-        return await self._waits(self.shown, pattern, 0)
+        return await self._waits(self.shown, pattern, 0, LIMIT_S)
 
-    async def _waits(self, lines: list[str], pattern: str, since: int) -> re.Match[str]:
+    async def _waits(self, lines: list[str], pattern: str, since: int, within_s: float) -> re.Match[str]:
         def look() -> re.Match[str] | None:
             found = next((match for line in lines[since:] if (match := re.search(pattern, line))), None)
             assert found or not self.ended, f"node {self.name} ended and never said {pattern!r}"
             return found
 
-        return await self.told.until(look, f"node {self.name} says {pattern!r}")
+        return await self.told.until(look, f"node {self.name} says {pattern!r}", within_s)
 
     async def exits(self) -> int:
         """Wait for its end, and for the rest of its lines; the exit code (minus a signal)."""

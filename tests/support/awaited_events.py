@@ -35,7 +35,7 @@ class Happenings:
     def __init__(self) -> None:
         self._looks: list[Callable[[], None]] = []
 
-    async def until(self, look: Callable[[], T | None], what: str) -> T:
+    async def until(self, look: Callable[[], T | None], what: str, within_s: float = LIMIT_S) -> T:
         """Wait until `look` says something true; it is asked after everything that happens."""
         if found := look():
             return found
@@ -52,10 +52,10 @@ class Happenings:
 
         self._looks.append(ask)
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(within_s):
                 return await answer
         except TimeoutError:
-            raise AssertionError(f"not within {LIMIT_S:.0f} s: {what}") from None
+            raise AssertionError(f"not within {within_s:.0f} s: {what}") from None
         finally:
             self._looks.remove(ask)
 

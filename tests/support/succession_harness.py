@@ -177,6 +177,14 @@ class AgentOfItsOwn:
         self.hears("SuccessorReady")
         return successor
 
+    def has_handed_over(self, held: HeldImport) -> int:
+        """The successor that has taken over while no worker ran."""
+        successor = self.prepares(held)
+        held.go_on()
+        self.hears("NurseryReady")
+        assert self.nursery == successor
+        return successor
+
     def becomes_proof(self) -> bool:
         """Wait for the lock: it is freed an instant after the last end can be seen."""
         until = time.monotonic() + LIMIT_S

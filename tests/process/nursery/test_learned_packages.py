@@ -14,7 +14,7 @@ from tests.support.etcd_servers import Server
 from tests.support.learned_runs import MOMENTS, RANKS, Runs, View
 from tests.support.learned_scripts import FRAMEWORKS, PACKAGES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 SCRIPTS = ("transformers", "accelerate", "lightning", "datasets")
 """What only `make scripts` installs. To run them: .venv-scripts/bin/python -m pytest -m scripts tests"""

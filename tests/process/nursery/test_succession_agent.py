@@ -57,11 +57,8 @@ class TestTheAgentEnds:
     ) -> None:
         with agent(tmp_path) as one:
             one.hears("NurseryReady")
-            old_ended, held = watch_end(one.nursery), modules.hold("held")
-            successor = one.prepares(held)
-            held.go_on()
-            one.hears("NurseryReady")
-            assert one.nursery == successor
+            old_ended = watch_end(one.nursery)
+            successor = one.has_handed_over(modules.hold("held"))
             assert old_ended(LIMIT_S)
             ended = [watch_end(pid) for pid in (one.begins(), successor)]
             os.kill(successor, signal.SIGSTOP)
@@ -136,11 +133,7 @@ class TestSharesOfTheMachine:
         with agent(tmp_path, ordinary=True, within=("nice", "-n", str(nice))) as one:
             ours = tuple(one.hears("Shares")["shares"])
             one.hears("NurseryReady")
-            held = modules.hold("held")
-            successor = one.prepares(held)
-            held.go_on()
-            one.hears("NurseryReady")
-            assert one.nursery == successor
+            successor = one.has_handed_over(modules.hold("held"))
             assert shares(one.begins()) == ours
             assert shares(successor) == ours
 
@@ -151,10 +144,7 @@ class TestSharesOfTheMachine:
         with agent(tmp_path) as one:
             ours = tuple(one.hears("Shares")["shares"])
             one.hears("NurseryReady")
-            before, held = shares(one.nursery), modules.hold("held")
-            successor = one.prepares(held)
-            held.go_on()
-            one.hears("NurseryReady")
-            assert one.nursery == successor
+            before = shares(one.nursery)
+            successor = one.has_handed_over(modules.hold("held"))
             assert shares(successor) == before != ours
             assert shares(one.begins()) == ours
