@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,16 +93,20 @@ class Play:
 
         self.act(name, story)
 
-    def costs_nothing(self, name: str, *, steps: int) -> None:
+    def costs_nothing(self, name: str, *, steps: int, lasts_s: float = 0.0) -> None:
         """While the fault lasts, and afterwards, the same generation trains; it makes so many steps meanwhile.
 
-        Without a step the fault is over as soon as it has begun: the training stands still while it lasts.
+        The fault lasts `lasts_s` at least. Without a step it is over as soon as it has begun: the training stands
+        still while it lasts.
         """
 
         async def story(on: Stage) -> None:
             _, before = await on.trains(len(on.machines), steps=0)
             heal = await self.strike(name)
+            until_s = time.monotonic() + lasts_s
             during = (await on.trains(len(on.machines), steps=steps))[1] if steps else before
+            while during == before and time.monotonic() < until_s:
+                during = (await on.trains(len(on.machines), steps=steps))[1]
             await heal()
             _, after = await on.trains(len(on.machines), steps=ALIVE_STEPS)
             on.heal()

@@ -11,8 +11,6 @@ from tests.cluster.plays import Play
 from tests.cluster.stage import Stage
 
 pytestmark = plays.MARKS
-MINUTE_STEPS = 1300
-"""Takes a minute at least: a step takes 0.045 s or more."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,7 @@ def test_an_etcd_that_answers_nobody_for_longer_than_a_lease_costs_the_training_
 
 
 def test_all_of_etcd_away_for_a_minute_stops_nothing_and_when_it_is_back_nothing_restarts(play: Play) -> None:
-    play.costs_nothing("etcd_away", steps=MINUTE_STEPS)
+    play.costs_nothing("etcd_away", steps=plays.ALIVE_STEPS, lasts_s=60.0)
 
 
 @pytest.mark.parametrize("fault", ["compacted_under_a_watch", "lease_revoked"])

@@ -21,7 +21,8 @@ pytestmark = [
     pytest.mark.skipif(bool(REASON) and "ELASTIC_HOSTS_REQUIRED" not in os.environ, reason=REASON or "hosts are here"),
 ]
 
-GIVES_UP = ("--reach_timeout", "2", *GROWING)
+GIVES_UP = ("--reach_timeout", "2", "--silence_timeout", "0", *GROWING)
+"""Without heartbeats: a node that is cut off after its third one is evicted as silent, a second later."""
 QUICK = (*GIVES_UP, "--host_cooldown", "1")
 LINK_ENDS_S = 6.0
 """So long the kernel believes in a link whose way is closed."""
