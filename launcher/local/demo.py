@@ -1,12 +1,16 @@
-"""Show what elastic-launch does, on this machine alone: `python -m elastic.examples.demo`.
+"""Show what elastic-launch does, on this machine alone.
+
+    python -m elastic.examples.demo [--step_time 0.05]
 
 Three nodes train the digits example. One of them is killed (SIGKILL) while steps run; the others go on from
 memory. Then a new node joins. At the end a summary says what was promised and whether it was kept; the exit code
-is 0 only if all of it was.
+is 0 only if all of it was. The node that joins has to load torch before the others are done: longer steps give a
+slow machine the time for that.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
 import sys
@@ -88,9 +92,10 @@ class DemoNode:
 class Demo:
     """The nodes, the log of their steps, and the story."""
 
-    def __init__(self, server: str, folder: Path) -> None:
+    def __init__(self, server: str, folder: Path, step_s: float) -> None:
         self.server = server
         self.folder = folder
+        self.step_s = step_s
         self.log = folder / "steps.log"
         self.nodes: list[DemoNode] = []
 
@@ -100,7 +105,7 @@ class Demo:
         launcher = ("-m", "launcher", "--elastic_server", self.server, "--job_id", "demo", "--np", "3")
         settings = ("--nproc_per_node", "1", "--settle", "1", "--preload", "sklearn.datasets")
         folders = ("--log_dir", str(self.folder / "log"), "--checkpoint_dir", str(self.folder / "checkpoints"))
-        script = ("-m", "elastic.examples.digits", "--epochs", str(EPOCHS), "--step_time", str(STEP_S))
+        script = ("-m", "elastic.examples.digits", "--epochs", str(EPOCHS), "--step_time", str(self.step_s))
         logged = ("--checkpoint_every", str(CHECKPOINT_EVERY), "--step_log", str(self.log))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *launcher, *settings, *folders, *script, *logged),
@@ -125,7 +130,9 @@ class Demo:
         while not condition(steps := self.steps()):
             ended = [node for node in self.nodes if node.process.returncode not in (None, -9)]
             if ended:
-                raise DemoFailed(f"{ended[0].name} ended with exit code {ended[0].process.returncode} before {what}")
+                code = ended[0].process.returncode
+                slow = f"; on a slow machine, make the job longer: --step_time {2 * self.step_s:g}" if code == 0 else ""
+                raise DemoFailed(f"{ended[0].name} ended with exit code {code} before {what}{slow}")
             if time.monotonic() > deadline:
                 raise DemoFailed(f"no sign of {what} within {WAIT_LIMIT_S:.0f} s")
             await asyncio.sleep(POLL_S)
@@ -204,10 +211,10 @@ def narrate(text: str) -> None:
     print(f"=== {text}", flush=True)
 
 
-async def run(folder: Path) -> int:
+async def run(folder: Path, step_s: float) -> int:
     """Serve etcd, play, and leave nothing running, also after a signal: the agents have sessions of their own."""
     signals = SignalQueue()
-    playing = asyncio.create_task(_run(folder))
+    playing = asyncio.create_task(_run(folder, step_s))
     either: set[asyncio.Future[Any]] = {playing, signals.first}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if playing.done():
@@ -218,9 +225,9 @@ async def run(folder: Path) -> int:
     return 128 + signals.first.result()
 
 
-async def _run(folder: Path) -> int:
+async def _run(folder: Path, step_s: float) -> int:
     async with EmbeddedEtcd() as etcd:
-        demo = Demo(etcd.endpoint, folder)
+        demo = Demo(etcd.endpoint, folder, step_s)
         try:
             return 0 if await demo.play() else 1
         finally:
@@ -231,9 +238,14 @@ async def _run(folder: Path) -> int:
 
 def main() -> int:
     """Play the demo in a folder of its own, which is removed at the end."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--step_time", type=float, default=STEP_S, help="least seconds for each step (default: %(default)s)"
+    )
+    step_s = parser.parse_args().step_time
     with tempfile.TemporaryDirectory(prefix="elastic-demo-") as folder:
         try:
-            return asyncio.run(run(Path(folder)))
+            return asyncio.run(run(Path(folder), step_s))
         except (ElasticError, DemoFailed) as error:
             narrate(f"BAD: {error}")
             return error.exit_code
