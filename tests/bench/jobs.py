@@ -164,14 +164,14 @@ def lightning(logs: Path, step_s: float = STEP_S) -> list[str]:
     return [str(LIGHTNING_TRAINING), *plain(logs, step_s)[1:]]
 
 
-def ours(np: str, *flags: str, script: Script = plain) -> Command:
-    """Build our command: one worker for each node, everything else by default but for `flags`."""
+def ours(np: str, *flags: str, script: Script = plain, workers: int = 1) -> Command:
+    """Build our command: one worker for each node or so many, everything else by default but for `flags`."""
 
     def command(store: str, job: str, logs: Path) -> list[str]:
         return [
             *(sys.executable, "-m", "launcher", "--elastic_server", store, "--job_id", job, "--np", np),
-            *("--nproc_per_node", "1", "--log_dir", str(logs / "log"), "--checkpoint_dir", str(logs / "checkpoints")),
-            *(*flags, *script(logs)),
+            *("--nproc_per_node", str(workers), "--log_dir", str(logs / "log")),
+            *("--checkpoint_dir", str(logs / "checkpoints"), *flags, *script(logs)),
         ]
 
     return command

@@ -1,11 +1,12 @@
 """What it costs that a node learns what its script imports: with default flags against `--no_learn`, in turns.
 
     python -m tests.bench.learning [--scripts digits,hf,lightning] [--parts windows,start,kill] [--nodes 3]
-                                   [--windows 5] [--window_s 60] [--starts 7] [--kills 5]
+                                   [--workers 1] [--windows 5] [--window_s 60] [--starts 7] [--kills 5]
 
     windows  steps per second of running workers, which compute without a pause, and the CPU time of all processes of
              the nodes that are not workers. The first window begins with the last rank's first step and contains the
-             preparation, the second follows it. Each of the `--windows` pairs is two new jobs, one with each setting
+             preparation, the second follows it. Each of the `--windows` pairs is two new jobs, one with each setting.
+             `--nodes 1 --workers 2` is a node that has two cores for itself
     start    from the command to the last rank's first step
     kill     SIGKILL of a node as soon as every node has begun to prepare and before one is done: until the survivors'
              next step
@@ -52,10 +53,11 @@ NOISE = 1.1
 """Two medians of the same thing differ by as much here: ours may take this many times what --no_learn takes."""
 
 
-def contenders(nodes: int, script: jobs.Script) -> tuple[Contender, Contender]:
+def contenders(nodes: int, script: jobs.Script, workers: int = 1) -> tuple[Contender, Contender]:
     """With default flags, and without learning."""
-    ours = Contender(results.OURS, jobs.etcd_store, jobs.ours(str(nodes), script=script), learns=True)
-    command = jobs.ours(str(nodes), "--no_learn", script=script)
+    command = jobs.ours(str(nodes), script=script, workers=workers)
+    ours = Contender(results.OURS, jobs.etcd_store, command, learns=True)
+    command = jobs.ours(str(nodes), "--no_learn", script=script, workers=workers)
     return ours, Contender(results.NO_LEARN, jobs.etcd_store, command)
 
 
@@ -84,7 +86,7 @@ class Bench:
 
     def windows(self, name: str) -> None:
         """Steps per second while the imports are prepared, and after that."""
-        pair = contenders(self.args.nodes, lambda logs: SCRIPTS[name][1](logs, 0.0))
+        pair = contenders(self.args.nodes, lambda logs: SCRIPTS[name][1](logs, 0.0), self.args.workers)
         measured: dict[str, list[tuple[Window, Window]]] = {one.name: [] for one in pair}
         for number in range(self.args.windows):
             found = {one.name: self._job(one) for one in self._turns(pair, number)}
@@ -102,11 +104,13 @@ class Bench:
             for who, job in kept.items():
                 measured[who].append(job)
         ours, other = (measured[one.name] for one in pair)
+        nodes, workers = self.args.nodes, self.args.workers
+        where = "" if (nodes, workers) == (NODES, 1) else f", nodes: {nodes}, workers of each: {workers}"
         for place, when in enumerate(("while the imports are prepared", "after that")):
             lost = [100 * (1 - mine[place].rate / its[place].rate) for mine, its in zip(ours, other, strict=True)]
-            self._keep(name, f"steps lost {when}", results.OURS, "%", lost, pair[0], LOST_GOAL)
+            self._keep(name, f"steps lost {when}{where}", results.OURS, "%", lost, pair[0], LOST_GOAL)
             more = [mine[place].taken - its[place].taken for mine, its in zip(ours, other, strict=True)]
-            what = f"CPU time of the machine that the launcher takes more {when}"
+            what = f"CPU time of the machine that the launcher takes more {when}{where}"
             self._keep(name, what, results.OURS, "%", more, pair[0], TAKEN_GOALS[place])
 
     def start(self, name: str) -> None:
@@ -167,6 +171,7 @@ class Bench:
     def _job(self, contender: Contender) -> tuple[Window, Window] | None:
         """The two windows of a new job; None if it prepared outside the first."""
         folder, count, window_s = self._folder(), self.args.nodes, self.args.window_s
+        world = count * self.args.workers
         folder.mkdir()
         log = steplog.Reader(folder / "steps.log")
         with contender.store() as store:
@@ -175,12 +180,12 @@ class Bench:
             nodes = [Node(command, folder / f"node{number}.out", environ) for number in range(count)]
             with ended(nodes):
                 wait_until(
-                    lambda: len({one.rank for one in log.read() if one.world == count}) == count,
+                    lambda: len({one.rank for one in log.read() if one.world == world}) == world,
                     START_LIMIT_S,
                     "the first step",
                     nodes,
                 )
-                began_s = max(min(one.at_s for one in log.steps if one.rank == rank) for rank in range(count))
+                began_s = max(min(one.at_s for one in log.steps if one.rank == rank) for rank in range(world))
                 workers, cpu_s = {one.pid for one in log.steps}, list[float]()
                 for number in range(3):
                     time.sleep(max(0.0, began_s + number * window_s - time.time()))
@@ -219,12 +224,17 @@ class Bench:
         if not rounds:
             return
         kind = SCRIPTS[name][0]
+        size = "".join(
+            f" --{flag} {count}"
+            for flag, count, usual in (("nodes", self.args.nodes, NODES), ("workers", self.args.workers, 1))
+            if count != usual
+        )
         figure = results.figure(
             f"{name}: {what}",
             who,
             unit,
             rounds,
-            f"python -m tests.bench.learning --scripts {name}",
+            f"python -m tests.bench.learning --scripts {name}{size}",
             environment=results.SCRIPTS_ENVIRONMENT if kind.needs else results.ENVIRONMENT,
             started=contender.shown(),
             goal=goal,
@@ -238,6 +248,7 @@ def main() -> int:
     parser.add_argument("--scripts", default="digits,hf,lightning")
     parser.add_argument("--parts", default="windows,start,kill")
     parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--workers", type=int, default=1, help="of each node, in the windows")
     parser.add_argument("--windows", type=int, default=5, help="pairs of jobs")
     parser.add_argument("--window_s", type=float, default=60.0)
     parser.add_argument("--starts", type=int, default=7)
