@@ -24,8 +24,9 @@ pytestmark = [
 GIVES_UP = ("--reach_timeout", "2", "--silence_timeout", "0", *GROWING)
 """Without heartbeats: a node that is cut off after its third one is evicted as silent, a second later."""
 QUICK = (*GIVES_UP, "--host_cooldown", "1")
-LINK_ENDS_S = 6.0
-"""So long the kernel believes in a link whose way is closed."""
+LINK_ENDS_S = 13.0
+"""So long the kernel believes in a link whose way is closed: for six seconds after the last packet that came, and where
+something is sent within them, for six seconds and a retransmission after that."""
 LASTS_S = 4.0
 """Longer than `--reach_timeout`."""
 
@@ -54,7 +55,7 @@ async def step(world: Sequence[Worker], number: int) -> None:
 async def test_a_member_that_the_others_do_not_reach_is_left_out_while_they_wait_and_is_back_with_the_way(
     on: Ground,
 ) -> None:
-    await left_out(on, 2, kept_out_s=7)
+    await left_out(on, 2, kept_out_s=14)
 
 
 @story
