@@ -131,7 +131,8 @@ class Demo:
             ended = [node for node in self.nodes if node.process.returncode not in (None, -9)]
             if ended:
                 code = ended[0].process.returncode
-                slow = f"; on a slow machine, make the job longer: --step_time {2 * self.step_s:g}" if code == 0 else ""
+                longer_s = 2 * max(self.step_s, STEP_S)
+                slow = f"; on a slow machine, make the job longer: --step_time {longer_s:g}" if code == 0 else ""
                 raise DemoFailed(f"{ended[0].name} ended with exit code {code} before {what}{slow}")
             if time.monotonic() > deadline:
                 raise DemoFailed(f"no sign of {what} within {WAIT_LIMIT_S:.0f} s")
