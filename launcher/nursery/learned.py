@@ -9,7 +9,7 @@ A module is unfit if another process than the script's must not have loaded it. 
 - is not the file that the script had, or imports one of the user's own.
 
 Code in C can read a variable unseen: of each library that is loaded it is known what it reads (`REVIEWED`), or its file
-must have none of these variables' names in it.
+must have none of these variables' names in it, and not the symbol `environ`, by which all of them are read.
 
 The process that raises is of no use any more: another one loads the rest.
 """
@@ -339,7 +339,10 @@ def _folder(path: str, installed: tuple[str, ...]) -> str:
 
 
 def _named_in(file: Path, changed: Collection[str]) -> str:
-    """The variable whose name is in this file, "" if none is."""
+    """The variable whose name is in this file, `EVERY_VARIABLE` if it reads them all, "" if it reads none."""
+    content = file.read_bytes().decode("latin-1")
+    if re.search("[\0_]environ\0", content):  # Symbols of the C library: environ, _environ, __environ.
+        return EVERY_VARIABLE
     names = "|".join([*OF_ONE_WORKER, *OF_ONE_WORKER_BEGINNINGS, *(name for name in changed if name.isidentifier())])
-    found = re.search(f"(?<![A-Z_])(?:{names})", file.read_bytes().decode("latin-1"))
+    found = re.search(f"(?<![A-Z_])(?:{names})", content)
     return found[0] if found else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.nursery import learned
+from launcher.nursery.import_watch import EVERY_VARIABLE
 from launcher.nursery.process_state import ARGUMENTS, ENTROPY, FILTERS, FOLDER, LOCALE, METHOD, RANDOM
 from tests.support.script_runs import LIMIT_S
 
@@ -250,29 +250,34 @@ def test_a_module_that_writes_is_refused(packages: Packages, text: str) -> None:
         (b"\xff\0ELASTIC_STORE\0", "ELASTIC_"),
         (b"\0MASTER_PORT", "MASTER_PORT"),
         (b"\0LEVEL\0", "LEVEL"),
+        (b"\0getenv\0environ\0", EVERY_VARIABLE),
+        (b"\0RANK\0__environ\0", EVERY_VARIABLE),
+        (b"\0environment\0the environ\0", ""),
         (b"\0FRANK\0MY_RANK\0Rank\0", ""),
         (b"sys.argv the working directory", ""),
         (b"", ""),
     ],
 )
-def test_the_name_of_a_variable_in_a_library_is_found(tmp_path: Path, content: bytes, name: str) -> None:
+def test_the_name_of_a_variable_in_a_library_is_found_and_that_it_reads_all(
+    tmp_path: Path, content: bytes, name: str
+) -> None:
     file = tmp_path / "library.so"
     file.write_bytes(content)
     assert learned._named_in(file, ("LEVEL", ARGUMENTS, FOLDER)) == name
 
 
-def test_a_library_of_no_reviewed_package_is_loaded_unless_it_has_the_name_of_a_variable(packages: Packages) -> None:
+def test_a_library_of_no_reviewed_package_is_loaded_unless_it_reads_a_variable_of_a_worker(packages: Packages) -> None:
     (original,) = Path(sysconfig.get_config_var("DESTSHARED")).glob("_lsprof.*.so")
-    for package in ("plain", "names"):
+    symbols = {"plain": b"", "names": b"\0RANK\0", "walks": b"\0environ\0"}
+    for package, symbol in symbols.items():
         (packages.folder / package).mkdir()
-        packages.has(**{f"{package}/__init__": f"import {package}._lsprof"})
-        copy = packages.folder / package / original.name
-        shutil.copy(original, copy)
-    with copy.open("ab") as file:
-        file.write(b"\0RANK\0")
-    packages.has(plain_outer="import plain", names_outer="import names", stdlib="import _lsprof")
+        packages.has(**{f"{package}/__init__": f"import {package}._lsprof", f"{package}_outer": f"import {package}"})
+        (packages.folder / package / original.name).write_bytes(original.read_bytes() + symbol)
+    packages.has(stdlib="import _lsprof")
     assert packages.load("stdlib", "plain_outer") == ("", ["stdlib", "plain_outer"])
-    assert packages.load("names_outer")[0] == f"names_outer: loads {copy}, which may read RANK"
+    for package, read in (("names", "RANK"), ("walks", "the whole environment")):
+        file = packages.folder / package / original.name
+        assert packages.load(f"{package}_outer")[0] == f"{package}_outer: loads {file}, which may read {read}"
 
 
 def test_a_library_of_a_reviewed_package_reads_what_is_known_of_it() -> None:
