@@ -22,6 +22,8 @@ folder before it lists it, so that its listing is not an old one.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -64,8 +66,11 @@ class FenceClaim(msgspec.Struct, frozen=True):
 _claim = msgspec.json.Decoder(FenceClaim)
 
 
-def claim(folder: Path, mark: str) -> str:
+def claim(folder: Path, mark: str, marks: Callable[[], Iterable[tuple[str, str | None]]] | None = None) -> str:
     """Make `folder` the property of the generation that `mark` names, creating it if need be.
+
+    `marks` lists the checkpoints that are there, the newest first: the name of each and its mark, None where the mark
+    cannot be read. By default they are the checkpoints of `elastic.train.checkpoint` in `folder`.
 
     Returns the mark of another job that claimed it after this one had had it, otherwise "": two jobs that run on one
     folder take it from each other. Returns at once when the mark already stands there. Raises CheckpointFenced when a
@@ -91,7 +96,7 @@ def claim(folder: Path, mark: str) -> str:
                 owners = (*before, incarnation)[-INCARNATIONS_MAX:]
                 if standing is not None and incarnation in standing.incarnations[:-1]:
                     taken_by = standing.mark
-                document = FenceClaim(mark, _accepted(folder, standing), owners)
+                document = FenceClaim(mark, _accepted(marks() if marks else _marks(folder), standing), owners)
                 atomic_files.write(staged / CLAIM, msgspec.json.encode(document))
                 if atomic_files.publish(staged, fence / f"{number + 1:010d}"):
                     _prune(fence)
@@ -100,8 +105,11 @@ def claim(folder: Path, mark: str) -> str:
     raise CheckpointError(f"claiming {folder} as {mark} failed: others claimed it {CLAIM_TRIES_MAX} times meanwhile")
 
 
-def check(folder: Path, mark: str) -> None:
-    """Return if `mark` stands in the folder; raise CheckpointFenced, saying whose folder it is, if another does."""
+def check(folder: Path, mark: str, setting: str = "--checkpoint_dir") -> None:
+    """Return if `mark` stands in the folder; raise CheckpointFenced, saying whose folder it is, if another does.
+
+    `setting` is what the user names the folder with.
+    """
     standing = current(folder)
     if standing is None:
         raise CheckpointFenced(
@@ -111,7 +119,7 @@ def check(folder: Path, mark: str) -> None:
     if _split(standing.mark)[0] != _split(mark)[0]:
         raise CheckpointFenced(
             f"another job ({standing.mark}) has claimed {folder} since this one ({mark}) did; "
-            "give each job a --checkpoint_dir of its own"
+            f"give each job its own {setting}"
         )
     if standing.mark != mark:
         raise CheckpointFenced(
@@ -162,21 +170,23 @@ def _numbers(fence: Path) -> list[int]:
         return []
 
 
-def _accepted(folder: Path, standing: FenceClaim | None) -> tuple[str, ...]:
-    """List the checkpoints that count under the claim that stands now (all, if there is none)."""
-    names: list[str] = []
+def _marks(folder: Path) -> Iterator[tuple[str, str | None]]:
+    """The checkpoints in `folder`, each with its mark."""
     for entry in manifest.entries(folder):
         try:
-            mark = manifest.read_meta(entry).mark
+            yield entry.name, manifest.read_meta(entry).mark
         except CheckpointDamaged:
-            mark = None  # Its reader says what is wrong with it; whether it is ours is told by the list alone.
-        if (
-            standing is None
-            or entry.name in standing.accepted
-            or (mark is not None and standing.accepts(entry.name, mark))
-        ):
-            names.append(entry.name)
-    return tuple(names[:ACCEPTED_MAX])
+            yield entry.name, None  # Its reader says what is wrong with it; only the list tells whether it is ours.
+
+
+def _accepted(marks: Iterable[tuple[str, str | None]], standing: FenceClaim | None) -> tuple[str, ...]:
+    """List the checkpoints that count under the claim that stands now (all, if there is none)."""
+    counting = (
+        name
+        for name, mark in marks
+        if standing is None or name in standing.accepted or (mark is not None and standing.accepts(name, mark))
+    )
+    return tuple(islice(counting, ACCEPTED_MAX))
 
 
 def _prune(fence: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_newer_generation_and_another_incarnation_replace_the_mark(tmp_path: P
 
 def test_a_job_that_another_one_took_the_folder_from_is_told_so_and_again_when_it_takes_it_back(tmp_path: Path) -> None:
     assert [fence.claim(tmp_path, mark) for mark in ("abc/7", "abc/8", "xyz/1", "xyz/2")] == ["", "", "", ""]
-    with pytest.raises(CheckpointFenced, match=r"another job \(xyz/2\) has claimed .* a --checkpoint_dir of its own"):
+    with pytest.raises(CheckpointFenced, match=r"another job \(xyz/2\) has claimed .* its own --checkpoint_dir"):
         fence.check(tmp_path, "abc/8")
     assert fence.claim(tmp_path, "abc/9") == "xyz/2"
     assert fence.claim(tmp_path, "abc/10") == ""
