@@ -1,0 +1,125 @@
+"""Which loader is the one for training, and what of it and of Accelerate's options cannot be exact in every world.
+
+Each refusal is one `ConfigError` that says what to use instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
+
+from elastic.errors import ConfigError
+from elastic.train.data.loader import DataLoader
+from elastic.train.data.sampler import ElasticSampler
+
+Loader = torch.utils.data.DataLoader[Any]
+
+SHARDED: Final = {
+    "DEEPSPEED": "DeepSpeed",
+    "FSDP": "FSDP",
+    "MEGATRON_LM": "Megatron-LM",
+    "XLA": "XLA",
+}
+"""What keeps its state, or makes its processes, in a way of its own."""
+
+
+def check_options(accelerator: Accelerator, processes: int) -> None:
+    """Raise `ConfigError` for an Accelerator whose training cannot go on in another world.
+
+    `processes` is the number of workers that the launcher has started.
+    """
+    kind = DistributedType(accelerator.distributed_type).name
+    if kind in SHARDED:
+        raise ConfigError(
+            f"ElasticAccelerator: {SHARDED[kind]} is not supported; use DDP, which is the default, or write the loop "
+            "with elastic.State and torch's fully_shard (docs/training.md)"
+        )
+    if accelerator.parallelism_config is not None:
+        raise ConfigError("ElasticAccelerator: parallelism_config is not supported; leave it out, and use DDP")
+    if not accelerator.gradient_state.sync_with_dataloader:
+        raise ConfigError(
+            "ElasticAccelerator: with sync_with_dataloader=False a step would have samples of two epochs, which no "
+            "place in the data describes; leave it out"
+        )
+    if accelerator.num_processes != processes:
+        raise ConfigError(
+            f"ElasticAccelerator: Accelerate counts {accelerator.num_processes} processes, and the launcher has "
+            f"started {processes}; make the ElasticAccelerator before any Accelerator, PartialState or logger of it"
+        )
+
+
+def training_loader_of(things: Iterable[Any], *, known: bool) -> Loader | None:
+    """Find the training loader among the arguments of `prepare`; None if there is none.
+
+    It is the one that does not read its dataset in order (`shuffle=True`, a sampler). If all do, it is the first one,
+    if an optimizer is prepared with it and none is `known` yet. All others are for evaluation.
+    """
+    every = list(things)
+    loaders = [thing for thing in every if isinstance(thing, torch.utils.data.DataLoader)]
+    loaders = [loader for loader in loaders if not getattr(loader, "_is_accelerate_prepared", False)]
+    marked = [loader for loader in loaders if _reorders(loader)]
+    if len(marked) + known > 1:
+        raise ConfigError(
+            "ElasticAccelerator: a second loader shuffles, and a training has one place in its data; make one dataset "
+            "of both (torch.utils.data.ConcatDataset or StackDataset), or leave shuffle out where you only evaluate"
+        )
+    if marked:
+        return marked[0]
+    trains = any(isinstance(thing, torch.optim.Optimizer) for thing in every)
+    return loaders[0] if loaders and trains and not known else None
+
+
+def check_loader(loader: Loader, accelerator: Accelerator) -> None:
+    """Raise `ConfigError` if the training loader has no place that another world could go on from."""
+    if problem := _problem(loader, accelerator):
+        raise ConfigError(f"ElasticAccelerator: the training loader {problem}")
+
+
+def _problem(loader: Loader, accelerator: Accelerator) -> str:
+    sampler = loader.sampler
+    if isinstance(loader.dataset, IterableDataset):
+        return (
+            "reads an IterableDataset, which has no place to go on from; use a dataset with __len__ and __getitem__, "
+            "or write the loop with elastic.State and elastic.ElasticStream (docs/training.md)"
+        )
+    if accelerator.dispatch_batches:
+        return "cannot dispatch_batches: each process reads its own share; leave dispatch_batches out"
+    if accelerator.use_stateful_dataloader:
+        return "keeps its place already; leave use_stateful_dataloader out"
+    if isinstance(loader, DataLoader) or type(loader).__iter__ is not torch.utils.data.DataLoader.__iter__:
+        return f"is a {type(loader).__name__}, which makes batches of its own; use torch.utils.data.DataLoader"
+    if loader.batch_size is None or isinstance(sampler, BatchSampler):
+        return (
+            "has a batch sampler of its own, or none; write DataLoader(dataset, batch_size=..., "
+            "sampler=elastic.ElasticSampler(dataset, order=...)), whose order(epoch) may sort by length or weight"
+        )
+    if not getattr(loader, "in_order", True):
+        return "gives its batches in no fixed order; leave in_order=False out"
+    if isinstance(sampler, RandomSampler) and (sampler.replacement or sampler.num_samples != len(loader.dataset)):  # type: ignore[arg-type]
+        return "draws a random selection; write sampler=elastic.ElasticSampler(dataset, order=...)"
+    if isinstance(sampler, ElasticSampler):
+        return _problem_of_batch(sampler)
+    if not isinstance(sampler, RandomSampler | SequentialSampler):
+        return (
+            f"has a {type(sampler).__name__}, whose order another world would not know; write "
+            "sampler=elastic.ElasticSampler(dataset, order=...)"
+        )
+    return ""
+
+
+def _problem_of_batch(sampler: ElasticSampler) -> str:
+    if sampler.batch is None:
+        return ""
+    return "decides the size of a step: leave batch= out of its ElasticSampler, and give total_batch_size"
+
+
+def _reorders(loader: Loader) -> bool:
+    """Whether it does not read its dataset from front to back."""
+    if isinstance(loader.dataset, IterableDataset):
+        return False
+    return loader.batch_size is None or not isinstance(loader.sampler, SequentialSampler)

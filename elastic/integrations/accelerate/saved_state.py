@@ -1,0 +1,142 @@
+"""`save_state` and `load_state`: Accelerate's files in folders that are whole or absent, with the place in the data."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from accelerate import Accelerator
+
+from elastic.errors import ConfigError
+from elastic.integrations.accelerate.training import Training
+from elastic.integrations.accelerate.training_step import TrainingStep
+from elastic.integrations.checkpoint_folder import CheckpointFolder
+from elastic.train import report
+from elastic.train.checkpoint import atomic_files
+from elastic.train.process_group.topology import current_topology
+from elastic.train.statedict import rng
+
+PLACE: Final = "elastic_place.bin"
+"""The file with the place in the data, in the folder of a saved state."""
+NUMBERED: Final = re.compile(r"checkpoint_(\d+)")
+
+
+class SavedStates:
+    """The folders that the states of one training are saved in, and loaded from."""
+
+    def __init__(self, accelerator: Accelerator, training: Training, step: TrainingStep) -> None:
+        self.loaded = False
+        """Whether a state was loaded, with its place in the data."""
+        self._accelerator = accelerator
+        self._training = training
+        self._step = step
+        self._folders: dict[Path, CheckpointFolder] = {}
+
+    def save(self, output_dir: str | os.PathLike[str] | None, write: Callable[[str], Any]) -> Path:
+        """Let Accelerate write a state, and publish it. A collective.
+
+        Raises:
+            CheckpointError: It could not be written; on all ranks. What was there before stays.
+            ConfigError: No folder is given, or it has a state of another job.
+        """
+        self._training.restore()
+        accelerator, data, state = self._accelerator, self._training.data, self._training.state
+        configuration = accelerator.project_configuration
+        automatic = configuration.automatic_checkpoint_naming
+        target = self._numbered() if automatic else self._given(output_dir)
+        step = state.step + self._step.is_done
+        data.saves = configuration.iteration + 1
+        place = {"step": step, "epoch": state.epoch, "data": data.state_dict()}
+
+        def written(folder: Path) -> None:
+            write(str(folder))
+            if accelerator.is_main_process:
+                torch.save(place, folder / PLACE)
+
+        configuration.automatic_checkpoint_naming = False
+        try:
+            saved = self._folder(target.parent).save(target.name, step, written)
+        finally:
+            configuration.automatic_checkpoint_naming = automatic
+            configuration.iteration = data.saves
+        if automatic and accelerator.is_main_process and configuration.total_limit is not None:
+            _remove_oldest(target.parent, configuration.total_limit)
+        return saved
+
+    def load(self, input_dir: str | os.PathLike[str] | None, read: Callable[[str], Any]) -> None:
+        """Let Accelerate read a state, and go on from its place in the data; see `ElasticAccelerator.load_state`.
+
+        Raises `ConfigError` if no folder is given, or it is of other data.
+        """
+        if self._training.restore() and not self._step.begun:
+            self._say(
+                f"accelerator.load_state() is passed over: this job goes on from its own step "
+                f"{self._training.state.step}"
+            )
+            return
+        folder = self._newest() if input_dir is None else Path(input_dir).expanduser()
+        read(str(folder))
+        self.loaded = True
+        try:
+            place = torch.load(folder / PLACE, weights_only=True)
+        except FileNotFoundError:
+            self._say(f"{folder} has no place in the data ({PLACE}): the epoch begins at its start", warn=True)
+            return
+        self._go_on_from(place)
+
+    def _go_on_from(self, place: dict[str, Any]) -> None:
+        data, state = self._training.data, self._training.state
+        data.load_state_dict(place["data"])
+        state._data.step, state._data.epoch = place["step"], place["epoch"]
+        self._training.number_saves()
+        random = rng.capture()  # Accelerate has just read it.
+        data.at_next_loop(lambda: rng.restore(random))
+
+    def _given(self, output_dir: str | os.PathLike[str] | None) -> Path:
+        if output_dir is None:
+            raise ConfigError(
+                "accelerator.save_state() needs a folder: save_state(output_dir), or "
+                "ProjectConfiguration(automatic_checkpoint_naming=True)"
+            )
+        return Path(output_dir).expanduser().absolute()
+
+    def _numbered(self) -> Path:
+        target = self._project() / f"checkpoint_{self._accelerator.save_iteration}"
+        if not (self._training.resumed or self.loaded or self._folders) and target.exists():
+            raise ConfigError(
+                f"{target} is there from another job; call accelerator.load_state() to go on from the newest, or give "
+                "another project_dir"
+            )
+        return target
+
+    def _project(self) -> Path:
+        if self._accelerator.project_dir is None:
+            raise ConfigError("automatic_checkpoint_naming needs a folder: ElasticAccelerator(project_dir=...)")
+        return Path(self._accelerator.project_dir).expanduser().absolute() / "checkpoints"
+
+    def _newest(self) -> Path:
+        if not self._accelerator.project_configuration.automatic_checkpoint_naming:
+            raise ConfigError("accelerator.load_state() needs the folder of a saved state: load_state(input_dir)")
+        found = self._folder(self._project()).newest()
+        if found is None:
+            raise ConfigError(f"accelerator.load_state(): {self._project()} has no saved state")
+        return found.folder
+
+    def _folder(self, parent: Path) -> CheckpointFolder:
+        if parent not in self._folders:
+            self._folders[parent] = CheckpointFolder(parent, current_topology(), setting="output_dir")
+        return self._folders[parent]
+
+    def _say(self, text: str, *, warn: bool = False) -> None:
+        if self._accelerator.is_main_process:
+            report.log_to_agent(text, warn=warn)
+
+
+def _remove_oldest(parent: Path, limit: int) -> None:
+    numbers = {int(found[1]): path for path in parent.iterdir() if (found := NUMBERED.fullmatch(path.name))}
+    for number in sorted(numbers)[: max(len(numbers) - limit, 0)]:
+        atomic_files.discard(numbers[number])

@@ -1,0 +1,76 @@
+"""Schedulers that take the same number of steps in every world."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from accelerate.scheduler import AcceleratedScheduler
+
+from elastic.errors import ConfigError
+from elastic.integrations.accelerate.training_data import TrainingData
+from elastic.script.error_report import reporting_config_errors
+
+CREDIT: Final = "elastic_credit"
+"""The key of a scheduler's state for the samples that have not yet made a step of it."""
+
+
+class ElasticScheduler(AcceleratedScheduler):
+    """Accelerate's wrapper of a scheduler, for a step that is the same in every world.
+
+    Accelerate steps a scheduler once per process at each optimizer step, since a script computes its length from the
+    batches that a single process would take. Here it is once per `batch_size * gradient_accumulation_steps` samples of
+    the step: as often as in the world in which the job began.
+
+    Args:
+        wrapped: What Accelerate has made of the scheduler.
+        data: Returns the training data; None while no training loader is prepared.
+    """
+
+    def __init__(self, wrapped: AcceleratedScheduler, data: Callable[[], TrainingData | None]) -> None:
+        super().__init__(
+            wrapped.scheduler, wrapped.optimizers, wrapped.step_with_optimizer, split_batches=wrapped.split_batches
+        )
+        self._data = data
+        self._credit = 0
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Step the scheduler after an optimizer step, as often as its samples count; nothing in the middle of one."""
+        data = self._data()
+        if data is None:
+            super().step(*args, **kwargs)
+            return
+        if not self.step_with_optimizer:
+            self._step_alone(*args, **kwargs)
+            return
+        if not self.gradient_state.sync_gradients or any(optimizer.step_was_skipped for optimizer in self.optimizers):
+            return
+        self._credit += data.total
+        while self._credit >= data.nominal:
+            self._credit -= data.nominal
+            if not self._is_over():
+                self.scheduler.step(*args, **kwargs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scheduler's own, and the samples that have not yet made a step of it."""
+        state: dict[str, Any] = self.scheduler.state_dict()
+        return {**state, CREDIT: self._credit} if self._credit else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load that of this class, or of the scheduler alone."""
+        self._credit = int(state_dict.get(CREDIT, 0))
+        self.scheduler.load_state_dict({name: value for name, value in state_dict.items() if name != CREDIT})
+
+    def _is_over(self) -> bool:
+        """Whether a OneCycleLR has made all its steps: it raises at one more."""
+        return bool(self.scheduler.last_epoch >= getattr(self.scheduler, "total_steps", math.inf))
+
+    def _step_alone(self, *args: Any, **kwargs: Any) -> None:
+        if not self.gradient_state.sync_gradients:
+            with reporting_config_errors():
+                raise ConfigError(
+                    "scheduler.step() in the middle of a step, with step_scheduler_with_optimizer=False: each world "
+                    "has another number of batches in a step; write `if accelerator.sync_gradients: scheduler.step()`"
+                )
+        self.scheduler.step(*args, **kwargs)

@@ -1,0 +1,131 @@
+"""What one training consists of: its parts, its data, and from the restore on its `elastic.State`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate import Accelerator
+
+from elastic.errors import ConfigError
+from elastic.integrations.accelerate.training_data import TrainingData
+from elastic.train import report
+from elastic.train.state import State
+
+
+class Training:
+    """The parts of a training, which are restored together, once.
+
+    Args:
+        accelerator: Where the processes are.
+        total_batch_size: The samples of a step that the user has chosen, or None.
+    """
+
+    def __init__(self, accelerator: Accelerator, total_batch_size: int | None) -> None:
+        self.total_batch_size = total_batch_size
+        self.loader: Any = None
+        """The loader that the training loop reads; None before it is prepared."""
+        self.resumed = False
+        """Whether the restore has found something to go on from."""
+        self._accelerator = accelerator
+        self._parts: dict[str, list[Any]] = {}
+        self._data: TrainingData | None = None
+        self._state: State | None = None
+
+    @property
+    def has_data(self) -> bool:
+        """Whether a training loader is prepared."""
+        return self._data is not None
+
+    @property
+    def data(self) -> TrainingData:
+        """The order of the data and the place in it. Raises `ConfigError` if no training loader is prepared."""
+        if self._data is None:
+            raise ConfigError(
+                "no training loader is prepared: give the DataLoader to accelerator.prepare(), together with the "
+                "optimizer, or with shuffle=True"
+            )
+        return self._data
+
+    @property
+    def state(self) -> State:
+        """Raises `ConfigError` before the restore."""
+        if self._state is None:
+            raise ConfigError("accelerator.elastic is there after accelerator.restore(), which epochs() calls")
+        return self._state
+
+    @property
+    def steps_committed(self) -> int:
+        """Steps that were committed in all worlds; 0 before the restore."""
+        return 0 if self._state is None else self._state.step
+
+    @property
+    def restored(self) -> bool:
+        """Whether `restore` was called."""
+        return self._state is not None
+
+    def parts(self, kind: str) -> list[Any]:
+        """What was prepared or registered: of the kind "model", "optimizer", "scheduler" or "registered"."""
+        return self._parts.get(kind, [])
+
+    def keep(self, kind: str, thing: Any) -> None:
+        """Make a thing a part. Raises `ConfigError` after the restore."""
+        kept = self._parts.setdefault(kind, [])
+        if not any(thing is other for other in kept):
+            self._require_unrestored(f"a {type(thing).__name__}")
+            kept.append(thing)
+
+    def read_from(self, loader: Any, data: TrainingData) -> None:
+        """Make this the training loader. Raises `ConfigError` after the restore."""
+        self._require_unrestored("the training loader")
+        self.loader, self._data = loader, data
+
+    def restore(self) -> bool:
+        """Go on from the newest step of this job. A collective; a second call does nothing.
+
+        Returns False if there was nothing to go on from.
+        """
+        if self._state is None:
+            data = self.data
+            things = {
+                name if number == 0 else f"{name}_{number}": thing
+                for name, kept in self._parts.items()
+                for number, thing in enumerate(kept)
+            }
+            if self._accelerator.scaler is not None:
+                things["scaler"] = self._accelerator.scaler
+            state = State(**things, data=data)
+            self.resumed = state.restore()
+            self._state = state
+            self.number_saves()
+            self._say_total(data)
+        return self.resumed
+
+    def number_saves(self) -> None:
+        """Go on with the numbers of `save_state` where an earlier world was."""
+        if self.data.saves:
+            self._accelerator.project_configuration.iteration = self.data.saves
+
+    def forget(self) -> None:
+        """Begin anew without parts. Raises `ConfigError` once a step was committed."""
+        if self.steps_committed:
+            raise ConfigError(
+                "accelerator.free_memory() after a step: a job has one training to go on with; start a job for each "
+                "training, or leave free_memory() out"
+            )
+        self._parts, self.loader, self._data, self._state = {}, None, None, None
+
+    def _require_unrestored(self, what: str) -> None:
+        if self._state is not None:
+            raise ConfigError(
+                f"{what} comes after accelerator.epochs() or accelerator.restore(), which restore it; prepare or "
+                "register it before"
+            )
+
+    def _say_total(self, data: TrainingData) -> None:
+        accelerator = self._accelerator
+        chosen = self.total_batch_size is not None or accelerator.split_batches
+        if accelerator.is_main_process and not (chosen or self.resumed):
+            report.log_to_agent(
+                f"ElasticAccelerator: a step has {data.total} samples in every world: {data.nominal} for each of the "
+                f"{accelerator.num_processes} processes of this one; total_batch_size= sets another number"
+            )

@@ -1,0 +1,106 @@
+"""The training loader that `ElasticAccelerator.prepare` returns: exact batches, on this process's device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+import torch
+from accelerate.data_loader import DataLoaderStateMixin
+from accelerate.state import GradientState
+from accelerate.utils import send_to_device
+
+from elastic.integrations.accelerate.training_data import TrainingData
+from elastic.train.data.loader import DataLoader
+
+TAKEN_OVER: Final = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+)
+"""Options of the user's loader that the exact one has, too. A `generator` draws no more than the seeds of workers,
+which come from torch's own generator here: an `elastic.State` keeps that one."""
+
+
+class TrainingLoop(Protocol):
+    """What the loader tells of its batches, and asks."""
+
+    def begin(self) -> None:
+        """The loop asks for its first batch. Raises `ConfigError` if it may not run now."""
+
+    def batch_taken(self) -> None:
+        """The loop gets a batch."""
+
+    def batch_done(self) -> None:
+        """The loop asks for the next batch: it is done with the one before."""
+
+    def nominal_batches(self) -> int:
+        """The batches of an epoch in the world in which the job began."""
+
+
+class TrainingLoader(torch.utils.data.DataLoader[Any], DataLoaderStateMixin):
+    """A DataLoader that serves each process its share of every step, as many batches as this world needs for it.
+
+    `len(loader)` is the number of optimizer steps of an epoch times `gradient_accumulation_steps`, the same in every
+    world, so that what a script computes from it is the same, too.
+    """
+
+    def __init__(
+        self,
+        source: torch.utils.data.DataLoader[Any],
+        data: Callable[[], TrainingData],
+        loop: TrainingLoop,
+        *,
+        device: torch.device | None,
+        non_blocking: bool,
+    ) -> None:
+        """`source` is the user's loader; `data` gives its order; `device` None leaves batches where they are."""
+        self._options = {name: getattr(source, name) for name in TAKEN_OVER if hasattr(source, name)}
+        super().__init__(source.dataset, source.batch_size, **self._options)
+        self.gradient_state = GradientState()
+        self._data = data
+        self._loop = loop
+        self._device = device
+        self._non_blocking = non_blocking
+        self._exact: DataLoader[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # Torch names a private class.
+        self._loop.begin()
+        DataLoaderStateMixin.begin(self)
+        try:
+            for batch in self._served():
+                self.end_of_dataloader = self._data().sampler.finished
+                self._loop.batch_taken()
+                yield (
+                    batch
+                    if self._device is None
+                    else send_to_device(batch, self._device, non_blocking=self._non_blocking)
+                )
+                self._loop.batch_done()
+        finally:
+            DataLoaderStateMixin.end(self)
+
+    def __len__(self) -> int:
+        return self._loop.nominal_batches()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: `ElasticAccelerator.epochs` tells the order its epoch."""
+
+    def _served(self) -> DataLoader[Any]:
+        """The loader behind this one, made after the restore, which may have replaced the sampler."""
+        if self._exact is None or self._exact.batch_sampler.sampler is not self._data().sampler:  # type: ignore[union-attr]
+            self._exact = DataLoader(self.dataset, sampler=self._data().sampler, **self._options)
+        return self._exact
+
+
+def broadcasting_seed(seed: int, broadcast: Callable[[list[int]], Any]) -> int:
+    """The seed of rank 0, in 63 bits: others may have seeds of their own (`set_seed(..., device_specific=True)`)."""
+    seeds = [seed & ((1 << 63) - 1)]
+    broadcast(seeds)
+    return seeds[0]

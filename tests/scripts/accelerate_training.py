@@ -1,0 +1,83 @@
+"""Trains with Accelerate, for `elastic.testing.run`: loops as its examples have them, in float64 and without dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from elastic.integrations.accelerate import ElasticAccelerator
+from elastic.testing import reached, record
+
+SAMPLES = 53
+
+
+class Counter:
+    """Something of the script's own that is registered for checkpointing."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64, generator=generator)
+    return TensorDataset(torch.arange(SAMPLES), x, x.sin().sum(1, keepdim=True))
+
+
+def parts(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    return model, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=70)
+
+
+def weights(model: Any) -> torch.Tensor:
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def train(epochs: int, accumulate: int = 1, **options: Any) -> torch.Tensor:
+    """As Accelerate's nlp_example with gradient accumulation: train, then evaluate in each epoch."""
+    accelerator = ElasticAccelerator(gradient_accumulation_steps=accumulate, **options)
+    model, optimizer, scheduler = parts()
+    loader = DataLoader(dataset(), batch_size=4, shuffle=True)
+    test_loader = DataLoader(dataset(), batch_size=5)
+    model, optimizer, loader, test_loader, scheduler = accelerator.prepare(
+        model, optimizer, loader, test_loader, scheduler
+    )
+    counter = Counter()
+    accelerator.register_for_checkpointing(counter)
+    for epoch in accelerator.epochs(epochs):
+        model.train()
+        used: list[int] = []
+        for numbers, inputs, targets in loader:
+            reached(accelerator.elastic.step)
+            with accelerator.accumulate(model):
+                loss = torch.nn.functional.mse_loss(model(inputs), targets)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            used += accelerator.gather_for_metrics(numbers).tolist()
+            if accelerator.sync_gradients:
+                counter.calls += 1
+                if accelerator.is_main_process:
+                    record([epoch, accelerator.elastic.step + 1, used, scheduler.get_last_lr()[0], counter.calls])
+                used = []
+        model.eval()
+        seen = []
+        for numbers, inputs, _ in test_loader:
+            with torch.no_grad():
+                model(inputs)
+            seen += accelerator.gather_for_metrics(numbers).tolist()
+        assert sorted(seen) == list(range(SAMPLES))
+    return weights(accelerator.unwrap_model(model))
