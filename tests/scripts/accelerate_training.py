@@ -1,10 +1,12 @@
-"""Trains with Accelerate, for `elastic.testing.run`: loops as its examples have them, in float64 and without dropout."""
+"""Trains with Accelerate, for `elastic.testing.run`: loops like those of its examples, in float64, without dropout."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import ProjectConfiguration
 from torch.utils.data import DataLoader, TensorDataset
 
 from elastic.integrations.accelerate import ElasticAccelerator
@@ -80,4 +82,64 @@ def train(epochs: int, accumulate: int = 1, **options: Any) -> torch.Tensor:
                 model(inputs)
             seen += accelerator.gather_for_metrics(numbers).tolist()
         assert sorted(seen) == list(range(SAMPLES))
+    return weights(accelerator.unwrap_model(model))
+
+
+def train_without_accumulate(epochs: int, **options: Any) -> torch.Tensor:
+    """As a loop that knows nothing of accumulation: it always clips, and reads its data in order, with two workers."""
+    accelerator = ElasticAccelerator(**options)
+    model, optimizer, _ = parts()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    loader = DataLoader(dataset(), batch_size=4, num_workers=2, persistent_workers=True)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    for epoch in accelerator.epochs(epochs):
+        used: list[int] = []
+        for numbers, inputs, targets in loader:
+            reached(accelerator.elastic.step)
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            used += accelerator.gather_for_metrics(numbers).tolist()
+            if accelerator.sync_gradients:
+                if accelerator.is_main_process:
+                    record([epoch, accelerator.elastic.step + 1, used, scheduler.get_last_lr()[0]])
+                used = []
+    return weights(accelerator.unwrap_model(model))
+
+
+def train_and_save(epochs: int, project: str, stop: int | None = None) -> torch.Tensor:
+    """Save every second step as Accelerate does; go on from the newest of another job, if there is one."""
+    accelerator = ElasticAccelerator(
+        total_batch_size=12,
+        project_config=ProjectConfiguration(project, automatic_checkpoint_naming=True, total_limit=2),
+    )
+    model, optimizer, scheduler = parts(seed=accelerator.process_index)
+    loader = DataLoader(dataset(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(5))
+    model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
+    counter = Counter()
+    accelerator.register_for_checkpointing(counter)
+    if (Path(project) / "checkpoints").exists():
+        accelerator.load_state()
+        record({"loaded": accelerator.elastic.step, "epoch": accelerator.elastic.epoch, "calls": counter.calls})
+    for epoch in accelerator.epochs(epochs):
+        for _, inputs, targets in accelerator.skip_first_batches(loader, 0):
+            reached(accelerator.elastic.step)
+            with accelerator.accumulate(model):
+                accelerator.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                counter.calls += 1
+                if counter.calls % 2 == 0:
+                    accelerator.save_state()
+                if counter.calls == stop:
+                    break
+        if counter.calls == stop:
+            break
+        record({"epoch done": epoch})
+    accelerator.end_training()
     return weights(accelerator.unwrap_model(model))

@@ -90,7 +90,8 @@ class ElasticAccelerator(Accelerator):
         """Prepare as Accelerate does, and make the training loader exact."""
         with reporting_config_errors():
             found = exactness.training_loader_of(args, known=self._training.has_data)
-        self._source = found or self._source
+        if found is not None:  # Its truth value is its length, which not every loader has.
+            self._source = found
         return super().prepare(*args, device_placement=device_placement)
 
     def prepare_data_loader(

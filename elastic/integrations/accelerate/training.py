@@ -6,6 +6,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from elastic._text import counted
 from elastic.errors import ConfigError
 from elastic.integrations.accelerate.training_data import TrainingData
 from elastic.train import report
@@ -67,6 +68,17 @@ class Training:
         """What was prepared or registered: of the kind "model", "optimizer", "scheduler" or "registered"."""
         return self._parts.get(kind, [])
 
+    def check_schedulers(self) -> None:
+        """Raise `ConfigError` if a scheduler changes the rates of an optimizer, and would not be restored."""
+        if any(hasattr(thing, "get_last_lr") for things in self._parts.values() for thing in things):
+            return
+        groups = (group for optimizer in self.parts("optimizer") for group in optimizer.param_groups)
+        if any("initial_lr" in group for group in groups):  # Every scheduler of torch sets it.
+            raise ConfigError(
+                "a scheduler changes the learning rate, and is not prepared: the next world would begin with its first "
+                "rate; give it to accelerator.prepare(), or to accelerator.register_for_checkpointing()"
+            )
+
     def keep(self, kind: str, thing: Any) -> None:
         """Make a thing a part. Raises `ConfigError` after the restore."""
         kept = self._parts.setdefault(kind, [])
@@ -86,6 +98,9 @@ class Training:
         """
         if self._state is None:
             data = self.data
+            for kind in ("model", "optimizer"):
+                if not self.parts(kind):
+                    raise ConfigError(f"no {kind} is prepared: give it to accelerator.prepare(), which keeps it")
             things = {
                 name if number == 0 else f"{name}_{number}": thing
                 for name, kept in self._parts.items()
@@ -126,6 +141,6 @@ class Training:
         chosen = self.total_batch_size is not None or accelerator.split_batches
         if accelerator.is_main_process and not (chosen or self.resumed):
             report.log_to_agent(
-                f"ElasticAccelerator: a step has {data.total} samples in every world: {data.nominal} for each of the "
-                f"{accelerator.num_processes} processes of this one; total_batch_size= sets another number"
+                f"ElasticAccelerator: a step has {data.total} samples in every world, as in this one of "
+                f"{counted(accelerator.num_processes, 'process', 'processes')}; total_batch_size= sets another number"
             )

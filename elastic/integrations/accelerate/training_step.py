@@ -45,6 +45,8 @@ class TrainingStep:
         self._stepped = False
         """An optimizer has stepped in this step."""
         self._loss: Any = None
+        self._checked = False
+        """Whether the schedulers were looked at, which a script may make after the restore."""
 
     @property
     def running(self) -> bool:
@@ -147,6 +149,10 @@ class TrainingStep:
                 "use ElasticAccelerator(gradient_accumulation_steps=...) and `with accelerator.accumulate(model)`"
             )
         self._stepped = False
+        if not self._checked:
+            self._checked = True
+            with reporting_config_errors():
+                self._training.check_schedulers()
         self._training.state.commit(
             every=self._checkpoint_every,
             memory_every=self._memory_every,
