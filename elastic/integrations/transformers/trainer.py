@@ -1,0 +1,232 @@
+"""`ElasticTrainer`: Hugging Face's `Trainer`, resumed exactly in any world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import TrainOutput, rotate_checkpoints
+
+from elastic.errors import ConfigError
+from elastic.integrations.transformers import limits
+from elastic.integrations.transformers.run import TrainingRun
+from elastic.script.error_report import reporting_config_errors
+
+Batches: TypeAlias = tuple[list[Any], Any]
+"""The batches of a step, and what the Trainer divides their losses by; None: each is the mean over its own items."""
+
+if TYPE_CHECKING:
+    _Base: TypeAlias = Trainer
+else:
+    _Base = object
+
+
+class ElasticTrainerMixin(_Base):
+    """Makes a `Trainer` elastic; put it before the Trainer: `class MyTrainer(ElasticTrainerMixin, Trainer)`.
+
+    Each step takes the same samples in every world; a rank takes its share in as many batches of at most
+    `per_device_train_batch_size` as that needs, which is what `gradient_accumulation_steps` becomes. Every complete
+    step is kept in the memory of the nodes. A planned stop ends the process with `SystemExit(143)` after a step.
+
+    Args:
+        *args: The arguments of the Trainer.
+        global_batch: The samples of a step over all ranks. None: what the first world takes in a step, which is
+            `per_device_train_batch_size * gradient_accumulation_steps * world size`; later worlds keep that number.
+        order: `order(epoch)` returns the indices of an epoch, the same on every rank. None: shuffled by `data_seed` or
+            `seed`, or in the order of the dataset with `train_sampling_strategy="sequential"`.
+        memory_every: A copy goes to the memory of the nodes at each multiple of these steps; None: never.
+        **kwargs: The keyword arguments of the Trainer.
+
+    Raises:
+        ConfigError: A setting of the Trainer cannot be exact in another world. The text says what to use.
+    """
+
+    compute_loss: Any
+    """The method of the Trainer; while it trains, with the weight of each batch."""
+
+    def __init__(
+        self,
+        *args: Any,
+        global_batch: int | None = None,
+        order: Callable[[int], Sequence[Any]] | None = None,
+        memory_every: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        self._elastic: TrainingRun | None = None
+        self._elastic_weight: float | None = None
+        self._elastic_options = (global_batch, order, memory_every)
+        super().__init__(*args, **kwargs)
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train to the end, from the newest step of this job.
+
+        That is the newest of: the memory of the nodes, the checkpoint of a planned stop, and the newest `checkpoint-*`
+        in `output_dir` that an ElasticTrainer saved. If the job has none of them, `resume_from_checkpoint` counts. A
+        training that has finished already returns what it returned then.
+
+        Raises:
+            ConfigError: The Trainer cannot be exact, `train` was called before, or the data is not what it was.
+            CheckpointError: Nothing as new as the newest committed step can be read.
+        """
+        with reporting_config_errors():
+            limits.require_exact(self, trial)
+            if self._elastic is not None:
+                raise ConfigError(
+                    "ElasticTrainer: train() was called a second time; a job trains once, so start another job for it"
+                )
+            self._elastic = run = TrainingRun(self, *self._elastic_options)
+        limits.leave_stops_to_the_launcher(self)
+        path = run.resume(resume_from_checkpoint)
+        if (output := run.finished()) is not None:
+            return output
+        self.callback_handler.callbacks.insert(0, _Steps(run))
+        computes = self.compute_loss
+        self.compute_loss = partial(_weighted, self, computes)
+        try:
+            return cast("TrainOutput", super().train(path, trial, ignore_keys_for_eval))
+        finally:
+            self.compute_loss = computes
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The Trainer's own loader, with batches that are exact in every world."""
+        loader = super().get_train_dataloader()
+        run = self._elastic
+        if run is None:
+            return cast("DataLoader[Any]", loader)
+        with reporting_config_errors():
+            batch_size, shuffle = limits.sampling(loader, own_order=self._elastic_options[1] is not None)
+            batches = run.plan(
+                len(loader.dataset), batch_size, shuffle=shuffle, drop_last=self.args.dataloader_drop_last
+            )
+        return DataLoader(
+            loader.dataset,
+            batch_sampler=batches,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as the Trainer does; the time of the training counts that of its earlier processes."""
+        if self._elastic is not None and "train_runtime" in logs:
+            self._elastic.count_earlier_time(logs)
+        super().log(logs, start_time)
+
+    def loss_items(self, batch: Any) -> int | None:
+        """Of how many items the loss of a batch is the mean. Override it for a loss that counts something else.
+
+        Args:
+            batch: A batch of the training loader, before it is moved to the device.
+
+        Returns:
+            The labels that are not -100 if each sample has several (those of a causal language model without the first
+            of each sample, which is no target); None if the loss is a mean over samples.
+        """
+        labels = batch.get("shift_labels", batch.get("labels")) if hasattr(batch, "get") else None
+        if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
+            return None
+        if "shift_labels" not in batch and getattr(self, "_loss_shifts_labels", False):
+            labels = labels[..., 1:]
+        return int(labels.ne(-100).sum())
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Batches:
+        """Take the batches of the next step, and weigh each by what it has of the whole step."""
+        run = self._elastic
+        if run is None:
+            return cast("Batches", super().get_batch_samples(epoch_iterator, num_batches, device))
+        if self.state.global_step >= self.state.max_steps:
+            return [], None  # Resumed behind the last step.
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        with reporting_config_errors():
+            run.begin_step(self.loss_items, batches)
+        return batches, None  # The loss of a batch is a mean over its own items.
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward of one batch, with its weight in the step."""
+        run = self._elastic
+        if run is None:
+            return cast("torch.Tensor", super().training_step(model, inputs, num_items_in_batch))
+        self._elastic_weight = run.next_weight()
+        try:
+            loss: torch.Tensor = super().training_step(model, inputs, None)
+        finally:
+            self._elastic_weight = None
+        run.add_loss(loss)
+        return loss
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        run = self._elastic
+        if run is None or not run.load_model(resume_from_checkpoint, self.model if model is None else model):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        run, save = self._elastic, super()._save_checkpoint
+        if run is None:
+            save(model, trial)
+            return
+        folder = run.save_checkpoint(lambda: save(model, trial))
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder))
+        if self.args.should_save:
+            rotate_checkpoints(
+                output_dir=self.args.output_dir,
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=True,
+            )
+
+
+class ElasticTrainer(ElasticTrainerMixin, Trainer):
+    """Hugging Face's `Trainer`, with the arguments of `ElasticTrainerMixin`."""
+
+
+def _weighted(trainer: Any, compute_loss: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The loss as `compute_loss` computes it; in a training step times what its batch counts."""
+    found = compute_loss(*args, **kwargs)
+    weight = trainer._elastic_weight
+    if weight is None:
+        return found
+    if trainer.compute_loss_func is None:
+        weight *= trainer.current_gradient_accumulation_steps  # The Trainer divides by it.
+    return (found[0] * weight, *found[1:]) if isinstance(found, tuple) else found * weight
+
+
+class _Steps(TrainerCallback):
+    """Tells a `TrainingRun` where the Trainer is."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._run.begun(kwargs["optimizer"], kwargs["lr_scheduler"])
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._run.begin_epoch()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """All that belongs to the step before is done: log, evaluation, checkpoint."""
+        self._run.commit()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer counts batches, of which a step has another number in another world."""
+        state.epoch = self._run.epochs_done
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        with reporting_config_errors():
+            limits.require_whole_epoch(control, self._run)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._run.finish()
