@@ -263,9 +263,14 @@ def _check_every(**given: int | None) -> None:
             raise ConfigError(f"state.commit({name}={steps!r}): write a whole number of steps, or leave it out")
 
 
-def set_step(state: State, step: int) -> None:
-    """Count on from `step`: what the parts of a restored state are was loaded from a checkpoint of a framework."""
+def set_step(state: State, step: int, epoch: int | None = None) -> None:
+    """Count on from `step`: what the parts of a restored state are was loaded from a checkpoint of a framework.
+
+    `epoch` is where `elastic.epochs` begins, if it is used.
+    """
     state._data.step = step
+    if epoch is not None:
+        state._data.epoch = epoch
 
 
 def epochs(state: State, total: int) -> Iterator[int]:

@@ -122,7 +122,10 @@ def read(
     """
     fields = {field: value for field, value in _options(given) if value is not None}
     if not endpoint.strip():
-        raise ConfigError("--rdzv-endpoint is missing; write --rdzv-endpoint HOST:2379, where etcd is")
+        raise ConfigError(
+            "--rdzv-endpoint is missing; write --rdzv-endpoint HOST:2379, where etcd is (with `accelerate launch`, set "
+            "PET_RDZV_ENDPOINT)"
+        )
     servers = readers.read_as("--rdzv-endpoint", readers.servers, endpoint)
     job_id = readers.read_as("--rdzv-id", readers.job_id, run_id)
     host = readers.read_as("--local-addr", readers.host, local_addr) if local_addr else ""

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 import elastic
 from elastic.errors import ConfigError
 from elastic.integrations.accelerate import ElasticAccelerator
-from tests.scripts.accelerate_training import dataset, parts
+from tests.scripts.accelerate_training import dataset, one_cycle, parts
 
 DATA = dataset()
 
@@ -38,7 +38,7 @@ def prepare(*loaders: DataLoader[Any], **options: Any) -> Callable[[], None]:
     """Refused when it is prepared."""
 
     def script() -> None:
-        model, optimizer, _ = parts()
+        model, optimizer = parts()
         ElasticAccelerator(**options).prepare(model, optimizer, *loaders)
 
     return script
@@ -49,7 +49,7 @@ def loop(body: Callable[[Any, Any, Any, Any], None], *, epochs: bool = True, **o
 
     def script() -> None:
         accelerator = ElasticAccelerator(total_batch_size=8, memory_every=None, **options)
-        model, optimizer, loader = accelerator.prepare(*parts()[:2], shuffled())
+        model, optimizer, loader = accelerator.prepare(*parts(), shuffled())
         for _ in accelerator.epochs(1) if epochs else range(1):
             for _, inputs, targets in loader:
                 body(accelerator, model, optimizer, torch.nn.functional.mse_loss(model(inputs), targets))
@@ -79,7 +79,8 @@ def unprepared_scheduler(accelerator: Any, model: Any, optimizer: Any, loss: Any
 
 def scheduler_alone() -> None:
     accelerator = ElasticAccelerator(total_batch_size=8, step_scheduler_with_optimizer=False, memory_every=None)
-    model, optimizer, scheduler, loader = accelerator.prepare(*parts(), shuffled())
+    model, optimizer = parts()
+    model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, one_cycle(optimizer), shuffled())
     for _ in accelerator.epochs(1):
         for _, inputs, _ in loader:
             accelerator.backward(model(inputs).mean())
@@ -88,7 +89,7 @@ def scheduler_alone() -> None:
 
 def evaluation_loader() -> None:
     accelerator = ElasticAccelerator(total_batch_size=8, memory_every=None)
-    model, optimizer, _, unshuffled = accelerator.prepare(*parts()[:2], shuffled(), DataLoader(DATA, batch_size=4))
+    model, _, _, unshuffled = accelerator.prepare(*parts(), shuffled(), DataLoader(DATA, batch_size=4))
     for _ in accelerator.epochs(1):
         for _, inputs, _ in unshuffled:
             accelerator.backward(model(inputs).mean())
@@ -96,7 +97,7 @@ def evaluation_loader() -> None:
 
 def local_sgd() -> None:
     accelerator = ElasticAccelerator(memory_every=None)
-    model, optimizer, loader = accelerator.prepare(*parts()[:2], shuffled())
+    model, _, loader = accelerator.prepare(*parts(), shuffled())
     for _ in accelerator.epochs(1):
         with LocalSGD(accelerator=accelerator, model=model, local_sgd_steps=2, enabled=True):
             for _, inputs, _ in loader:
@@ -105,18 +106,18 @@ def local_sgd() -> None:
 
 def registered_late() -> None:
     accelerator = ElasticAccelerator(memory_every=None)
-    accelerator.prepare(*parts()[:2], shuffled())
+    accelerator.prepare(*parts(), shuffled())
     accelerator.restore()
     accelerator.register_for_checkpointing(parts()[0])
 
 
 def length_too_early() -> None:
-    len(ElasticAccelerator().prepare(*parts()[:2], shuffled())[2])
+    len(ElasticAccelerator().prepare(*parts(), shuffled())[2])
 
 
 def skip() -> None:
     accelerator = ElasticAccelerator()
-    accelerator.skip_first_batches(accelerator.prepare(*parts()[:2], shuffled())[2], 3)
+    accelerator.skip_first_batches(accelerator.prepare(*parts(), shuffled())[2], 3)
 
 
 def no_optimizer() -> None:
@@ -125,15 +126,21 @@ def no_optimizer() -> None:
     accelerator.restore()
 
 
+def unprepared_model() -> None:
+    accelerator = ElasticAccelerator()
+    accelerator.prepare(parts()[0], parts()[1], shuffled())
+    accelerator.restore()
+
+
 def no_loader() -> None:
     accelerator = ElasticAccelerator()
-    accelerator.prepare(*parts()[:2])
+    accelerator.prepare(*parts())
     accelerator.restore()
 
 
 def free_memory() -> None:
     accelerator = ElasticAccelerator(memory_every=None)
-    model, optimizer, loader = accelerator.prepare(*parts()[:2], shuffled())
+    model, optimizer, loader = accelerator.prepare(*parts(), shuffled())
     for _ in accelerator.epochs(1):
         for _, inputs, _ in loader:
             accelerator.backward(model(inputs).mean())
@@ -172,6 +179,7 @@ SCRIPTS: dict[str, Callable[[], None]] = {
     "length": length_too_early,
     "skip": skip,
     "no optimizer": no_optimizer,
+    "unprepared model": unprepared_model,
     "no loader": no_loader,
     "free_memory": free_memory,
 }

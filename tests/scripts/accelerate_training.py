@@ -34,11 +34,15 @@ def dataset() -> TensorDataset:
     return TensorDataset(torch.arange(SAMPLES), x, x.sin().sum(1, keepdim=True))
 
 
-def parts(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+def parts(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
-    return model, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=70)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.02)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    """It raises at one step more than it has, so that it tells how often it is stepped."""
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=70)
 
 
 def weights(model: Any) -> torch.Tensor:
@@ -48,7 +52,8 @@ def weights(model: Any) -> torch.Tensor:
 def train(epochs: int, accumulate: int = 1, **options: Any) -> torch.Tensor:
     """As Accelerate's nlp_example with gradient accumulation: train, then evaluate in each epoch."""
     accelerator = ElasticAccelerator(gradient_accumulation_steps=accumulate, **options)
-    model, optimizer, scheduler = parts()
+    model, optimizer = parts()
+    scheduler = one_cycle(optimizer)
     loader = DataLoader(dataset(), batch_size=4, shuffle=True)
     test_loader = DataLoader(dataset(), batch_size=5)
     model, optimizer, loader, test_loader, scheduler = accelerator.prepare(
@@ -88,7 +93,7 @@ def train(epochs: int, accumulate: int = 1, **options: Any) -> torch.Tensor:
 def train_without_accumulate(epochs: int, **options: Any) -> torch.Tensor:
     """As a loop that knows nothing of accumulation: it always clips, and reads its data in order, with two workers."""
     accelerator = ElasticAccelerator(**options)
-    model, optimizer, _ = parts()
+    model, optimizer = parts()
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
     loader = DataLoader(dataset(), batch_size=4, num_workers=2, persistent_workers=True)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
@@ -116,7 +121,8 @@ def train_and_save(epochs: int, project: str, stop: int | None = None) -> torch.
         total_batch_size=12,
         project_config=ProjectConfiguration(project, automatic_checkpoint_naming=True, total_limit=2),
     )
-    model, optimizer, scheduler = parts(seed=accelerator.process_index)
+    model, optimizer = parts(seed=accelerator.process_index)
+    scheduler = one_cycle(optimizer)
     loader = DataLoader(dataset(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(5))
     model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
     counter = Counter()

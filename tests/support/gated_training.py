@@ -1,4 +1,4 @@
-"""The digits example in a script that waits at two steps, so that what a story needs comes before the training's end.
+"""An example in a script that waits at two steps, so that what a story needs comes before the training's end.
 
 No step is slow: a world of `HELD` waits for a lock that the story holds, however long an agent takes to start.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 HELD = {3: 120, 2: 200}
@@ -27,17 +27,17 @@ def wait_and_commit(state, **how):
     commit(state, **how)
 
 elastic.State.commit = wait_and_commit
-runpy.run_module("elastic.examples.digits", run_name="__main__", alter_sys=True)
+runpy.run_module("{module}", run_name="__main__", alter_sys=True)
 """
 
 
 class Gate:
     """What the steps wait for, and the words that start the script."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, module: str, held: Mapping[int, int]) -> None:
         self._path = folder / "gate"
         self._script = folder / "held.py"
-        self._script.write_text(SCRIPT.format(held=HELD))
+        self._script.write_text(SCRIPT.format(held=dict(held), module=module))
         self._file = self._path.open("w")
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
@@ -52,9 +52,9 @@ class Gate:
 
 
 @contextlib.contextmanager
-def gate(folder: Path) -> Iterator[Gate]:
-    """A gate that is shut at first, and open after the block."""
-    made = Gate(folder)
+def gate(folder: Path, module: str = "elastic.examples.digits", held: Mapping[int, int] = HELD) -> Iterator[Gate]:
+    """A gate that is shut at first, and open after the block; `held` as `HELD`."""
+    made = Gate(folder, module, held)
     try:
         yield made
     finally:

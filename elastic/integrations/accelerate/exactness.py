@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
+from elastic._text import counted
 from elastic.errors import ConfigError
 from elastic.train.data.loader import DataLoader
 from elastic.train.data.sampler import ElasticSampler
@@ -47,9 +48,10 @@ def check_options(accelerator: Accelerator, processes: int) -> None:
             "place in the data describes; leave it out"
         )
     if accelerator.num_processes != processes:
+        counts = counted(accelerator.num_processes, "process", "processes")
         raise ConfigError(
-            f"ElasticAccelerator: Accelerate counts {accelerator.num_processes} processes, and the launcher has "
-            f"started {processes}; make the ElasticAccelerator before any Accelerator, PartialState or logger of it"
+            f"ElasticAccelerator: Accelerate counts {counts}, and the launcher has started {processes}; make the "
+            "ElasticAccelerator before any Accelerator, PartialState or logger of it"
         )
 
 
@@ -92,7 +94,7 @@ def _problem(loader: Loader, accelerator: Accelerator) -> str:
     if accelerator.use_stateful_dataloader:
         return "keeps its place already; leave use_stateful_dataloader out"
     if isinstance(loader, DataLoader) or type(loader).__iter__ is not torch.utils.data.DataLoader.__iter__:
-        return f"is a {type(loader).__name__}, which makes batches of its own; use torch.utils.data.DataLoader"
+        return f"is of type {type(loader).__name__}, which makes its own batches; use torch.utils.data.DataLoader"
     if loader.batch_size is None or isinstance(sampler, BatchSampler):
         return (
             "has a batch sampler of its own, or none; write DataLoader(dataset, batch_size=..., "
@@ -106,7 +108,7 @@ def _problem(loader: Loader, accelerator: Accelerator) -> str:
         return _problem_of_batch(sampler)
     if not isinstance(sampler, RandomSampler | SequentialSampler):
         return (
-            f"has a {type(sampler).__name__}, whose order another world would not know; write "
+            f"has a sampler of type {type(sampler).__name__}, whose order another world would not know; write "
             "sampler=elastic.ElasticSampler(dataset, order=...)"
         )
     return ""

@@ -18,6 +18,7 @@ from elastic.integrations.checkpoint_folder import CheckpointFolder
 from elastic.train import report
 from elastic.train.checkpoint import atomic_files
 from elastic.train.process_group.topology import current_topology
+from elastic.train.state import set_step
 from elastic.train.statedict import rng
 
 PLACE: Final = "elastic_place.bin"
@@ -89,9 +90,9 @@ class SavedStates:
         self._go_on_from(place)
 
     def _go_on_from(self, place: dict[str, Any]) -> None:
-        data, state = self._training.data, self._training.state
+        data = self._training.data
         data.load_state_dict(place["data"])
-        state._data.step, state._data.epoch = place["step"], place["epoch"]
+        set_step(self._training.state, place["step"], place["epoch"])
         self._training.number_saves()
         random = rng.capture()  # Accelerate has just read it.
         data.at_next_loop(lambda: rng.restore(random))

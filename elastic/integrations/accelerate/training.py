@@ -98,9 +98,7 @@ class Training:
         """
         if self._state is None:
             data = self.data
-            for kind in ("model", "optimizer"):
-                if not self.parts(kind):
-                    raise ConfigError(f"no {kind} is prepared: give it to accelerator.prepare(), which keeps it")
+            self._check_parts()
             things = {
                 name if number == 0 else f"{name}_{number}": thing
                 for name, kept in self._parts.items()
@@ -128,6 +126,19 @@ class Training:
                 "training, or leave free_memory() out"
             )
         self._parts, self.loader, self._data, self._state = {}, None, None, None
+
+    def _check_parts(self) -> None:
+        for kind in ("model", "optimizer"):
+            if not self.parts(kind):
+                raise ConfigError(f"no {kind} is prepared: give it to accelerator.prepare(), which keeps it")
+        modules = (thing for thing in (*self.parts("model"), *self.parts("registered")) if hasattr(thing, "parameters"))
+        kept = {id(parameter) for module in modules for parameter in module.parameters()}
+        groups = (group for optimizer in self.parts("optimizer") for group in optimizer.param_groups)
+        if any(id(parameter) not in kept for group in groups for parameter in group["params"]):
+            raise ConfigError(
+                "an optimizer changes parameters of a model that is not prepared: the next world would begin with its "
+                "first weights; give the model to accelerator.prepare()"
+            )
 
     def _require_unrestored(self, what: str) -> None:
         if self._state is not None:
