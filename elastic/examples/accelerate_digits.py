@@ -1,6 +1,6 @@
 """Train a small network on scikit-learn's digits with Hugging Face Accelerate, in a world that may change at any time.
 
-Runs as it is under elastic-launch, torchrun and plain python; `pip install elastic-launch[accelerate,examples]`:
+Runs as it is under elastic-launch, torchrun and plain python (`pip install '.[accelerate,examples]'`):
 
     elastic-launch --local_nodes 3 --np 1:3 -m elastic.examples.accelerate_digits
     torchrun --nproc_per_node 2 -m elastic.examples.accelerate_digits

@@ -1,4 +1,4 @@
-"""An Accelerator whose training goes on in another world with the same numbers: `ElasticAccelerator`."""
+"""An Accelerator whose training continues in another world with the same numbers: `ElasticAccelerator`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class ElasticAccelerator(Accelerator):
     Args:
         total_batch_size: The samples of one step over all processes. Without it `batch_size *
             gradient_accumulation_steps` times the processes of the first world, which later worlds remember.
-        checkpoint_every: Save to disk at each multiple of so many steps; None: only when a planned change asks for it.
-        memory_every: Copy to the memory of every node at each multiple of so many steps; None: never.
+        checkpoint_every: Save to disk at each multiple of these steps; None: only when a planned change asks for it.
+        memory_every: Copy to the memory of every node at each multiple of these steps; None: never.
         cpu: As Accelerate's. Without a GPU the processes train together on the CPU anyway.
         **options: Accelerate's own.
 
@@ -167,7 +167,7 @@ class ElasticAccelerator(Accelerator):
             return self._training.state
 
     def restore(self) -> bool:
-        """Go on from the newest step of this job, of whatever world. A collective; `epochs` calls it.
+        """Resume from the newest step of this job, of whatever world. A collective; `epochs` calls it.
 
         Call it yourself where the script needs what is restored before its loop. A second call does nothing.
 
@@ -290,7 +290,7 @@ class ElasticAccelerator(Accelerator):
         """Load as Accelerate does, and the place in the data.
 
         Before the first batch of a process it does nothing if this job has saved a step already: the script that was
-        started again goes on from there.
+        started again continues from there.
         """
         with reporting_config_errors():
             self._states.load(

@@ -30,7 +30,7 @@ SHARDED: Final = {
 
 
 def check_options(accelerator: Accelerator, processes: int) -> None:
-    """Raise `ConfigError` for an Accelerator whose training cannot go on in another world.
+    """Raise `ConfigError` for an Accelerator whose training cannot continue in another world.
 
     `processes` is the number of workers that the launcher has started.
     """
@@ -77,7 +77,7 @@ def training_loader_of(things: Iterable[Any], *, known: bool) -> Loader | None:
 
 
 def check_loader(loader: Loader, accelerator: Accelerator) -> None:
-    """Raise `ConfigError` if the training loader has no place that another world could go on from."""
+    """Raise `ConfigError` if the training loader has no place that another world could resume at."""
     if problem := _problem(loader, accelerator):
         raise ConfigError(f"ElasticAccelerator: the training loader {problem}")
 
@@ -86,7 +86,7 @@ def _problem(loader: Loader, accelerator: Accelerator) -> str:
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
         return (
-            "reads an IterableDataset, which has no place to go on from; use a dataset with __len__ and __getitem__, "
+            "reads an IterableDataset, which has no place to resume at; use a dataset with __len__ and __getitem__, "
             "or write the loop with elastic.State and elastic.ElasticStream (docs/training.md)"
         )
     if accelerator.dispatch_batches:

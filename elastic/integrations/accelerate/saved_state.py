@@ -69,13 +69,13 @@ class SavedStates:
         return saved
 
     def load(self, input_dir: str | os.PathLike[str] | None, read: Callable[[str], Any]) -> None:
-        """Let Accelerate read a state, and go on from its place in the data; see `ElasticAccelerator.load_state`.
+        """Let Accelerate read a state, and resume at its place in the data; see `ElasticAccelerator.load_state`.
 
         Raises `ConfigError` if no folder is given, or it is of other data.
         """
         if self._training.restore() and not self._step.begun:
             self._say(
-                f"accelerator.load_state() is passed over: this job goes on from its own step "
+                f"accelerator.load_state() is passed over: this job resumes from its own step "
                 f"{self._training.state.step}"
             )
             return
@@ -109,7 +109,7 @@ class SavedStates:
         target = self._project() / f"checkpoint_{self._accelerator.save_iteration}"
         if not (self._training.resumed or self.loaded or self._folders) and target.exists():
             raise ConfigError(
-                f"{target} is there from another job; call accelerator.load_state() to go on from the newest, or give "
+                f"{target} is there from another job; call accelerator.load_state() to resume from the newest, or give "
                 "another project_dir"
             )
         return target

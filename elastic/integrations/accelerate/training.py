@@ -26,7 +26,7 @@ class Training:
         self.loader: Any = None
         """The loader that the training loop reads; None before it is prepared."""
         self.resumed = False
-        """Whether the restore has found something to go on from."""
+        """Whether the restore has found something to resume from."""
         self._accelerator = accelerator
         self._parts: dict[str, list[Any]] = {}
         self._data: TrainingData | None = None
@@ -92,9 +92,9 @@ class Training:
         self.loader, self._data = loader, data
 
     def restore(self) -> bool:
-        """Go on from the newest step of this job. A collective; a second call does nothing.
+        """Resume from the newest step of this job. A collective; a second call does nothing.
 
-        Returns False if there was nothing to go on from.
+        Returns False if there was nothing to resume from.
         """
         if self._state is None:
             data = self.data
@@ -114,15 +114,15 @@ class Training:
         return self.resumed
 
     def number_saves(self) -> None:
-        """Go on with the numbers of `save_state` where an earlier world was."""
+        """Continue the numbers of `save_state` of an earlier world."""
         if self.data.saves:
             self._accelerator.project_configuration.iteration = self.data.saves
 
     def forget(self) -> None:
-        """Begin anew without parts. Raises `ConfigError` once a step was committed."""
+        """Begin again without parts. Raises `ConfigError` once a step was committed."""
         if self.steps_committed:
             raise ConfigError(
-                "accelerator.free_memory() after a step: a job has one training to go on with; start a job for each "
+                "accelerator.free_memory() after a step: a job has one training; start a job for each "
                 "training, or leave free_memory() out"
             )
         self._parts, self.loader, self._data, self._state = {}, None, None, None

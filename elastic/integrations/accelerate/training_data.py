@@ -86,7 +86,7 @@ class TrainingData:
         self.sampler.keep()
 
     def steps_left(self, epochs: int) -> int | None:
-        """The steps that are left of so many epochs; None before the first batch."""
+        """The steps that are left of this number of epochs; None before the first batch."""
         return self.sampler.steps_left(epochs)
 
     def at_next_loop(self, call: Callable[[], None]) -> None:

@@ -76,7 +76,7 @@ class TrainingStep:
     # What the loader tells, and asks.
 
     def begin(self) -> None:
-        """Refuse a loop that nobody would restore."""
+        """Refuse a loop that no world would restore."""
         if not self._in_epochs:
             _refuse(
                 "a loop over the training loader outside of accelerator.epochs(): the next world would not know "

@@ -101,7 +101,7 @@ def test_a_saved_state_is_loaded_by_another_job_in_another_world_and_only_when_t
         [{"loaded": 6, "epoch": 1, "calls": 6}],
         [{"loaded": 10, "epoch": 1, "calls": 10}],  # What this job did since, not what the folder has.
     ]
-    assert "accelerator.load_state() is passed over" in "".join(second.worlds[1].replicas[0].said)
+    assert "accelerator.load_state() is passed over" in "".join(second.worlds[1].replicas[0].notes)
     assert {path.name for path in checkpoints.iterdir()} == {".elastic", "checkpoint_5", "checkpoint_6"}
 
 
@@ -141,7 +141,7 @@ REFUSED = {
     "no optimizer": "no optimizer is prepared: give it to accelerator.prepare()",
     "unprepared model": "an optimizer changes parameters of a model that is not prepared",
     "no loader": "no training loader is prepared: give the DataLoader to accelerator.prepare()",
-    "free_memory": "a job has one training to go on with; start a job for each training",
+    "free_memory": "a job has one training; start a job for each training",
 }
 
 
