@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import ProjectConfiguration
+from accelerate.utils import DataLoaderConfiguration, ProjectConfiguration
 from torch.utils.data import DataLoader, TensorDataset
 
+import elastic
 from elastic.integrations.accelerate import ElasticAccelerator
 from elastic.testing import reached, record
 
@@ -149,3 +150,37 @@ def train_and_save(epochs: int, project: str, stop: int | None = None) -> torch.
         record({"epoch done": epoch})
     accelerator.end_training()
     return weights(accelerator.unwrap_model(model))
+
+
+def train_two_models(epochs: int) -> torch.Tensor:
+    """As a GAN: two models and optimizers, two gradients of each batch, an order of its own, and split batches."""
+    accelerator = ElasticAccelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))
+    (generator, of_generator), (critic, of_critic) = parts(1), parts(2)
+    sampler = elastic.ElasticSampler(dataset(), order=lambda epoch: list(range(epoch, SAMPLES))[::-1])
+    loader = DataLoader(dataset(), batch_size=6, sampler=sampler, drop_last=True)
+    test_loader = DataLoader(dataset(), batch_size=9)  # No other world than one of 3 can split it evenly.
+    generator, critic, of_generator, of_critic, loader, test_loader = accelerator.prepare(
+        generator, critic, of_generator, of_critic, loader, test_loader
+    )
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(of_generator.optimizer, 0.9)
+    accelerator.register_for_checkpointing(scheduler)
+    for epoch in accelerator.epochs(epochs):
+        for numbers, inputs, _ in loader:
+            reached(accelerator.elastic.step)
+            with accelerator.accumulate(generator, critic):
+                fake = torch.cat([generator(inputs), inputs[:, 1:]], 1)
+                accelerator.backward((critic(inputs) - 1).square().mean() + critic(fake.detach()).square().mean())
+                of_critic.step()
+                of_critic.zero_grad()
+                accelerator.backward((critic(fake) - 1).square().mean())
+                of_generator.step()
+                of_generator.zero_grad()
+                of_critic.zero_grad()
+            if accelerator.sync_gradients:
+                scheduler.step()
+            used = accelerator.gather_for_metrics(numbers.tolist(), use_gather_object=True)
+            if accelerator.is_main_process:
+                record([epoch, accelerator.elastic.step + 1, used, scheduler.get_last_lr()[0]])
+        seen = [number for numbers, *_ in test_loader for number in accelerator.gather_for_metrics(numbers).tolist()]
+        assert sorted(seen) == list(range(SAMPLES))
+    return torch.cat([weights(accelerator.unwrap_model(model)) for model in (generator, critic)])

@@ -104,7 +104,8 @@ class ElasticAccelerator(Accelerator):
             if self._source is None:
                 self._source = exactness.training_loader_of([data_loader], known=False)
             if self._source is None or data_loader is not self._source:
-                return super().prepare_data_loader(data_loader, device_placement, slice_fn_for_dispatch)
+                with exactness.whole_batches_if_uneven(data_loader, self):
+                    return super().prepare_data_loader(data_loader, device_placement, slice_fn_for_dispatch)
             exactness.check_loader(data_loader, self)
             data = self._data_of(data_loader)
             placed = self.device_placement if device_placement is None else device_placement

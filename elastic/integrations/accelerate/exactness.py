@@ -5,7 +5,8 @@ Each refusal is one `ConfigError` that says what to use instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -80,6 +81,25 @@ def check_loader(loader: Loader, accelerator: Accelerator) -> None:
     """Raise `ConfigError` if the training loader has no place that another world could resume at."""
     if problem := _problem(loader, accelerator):
         raise ConfigError(f"ElasticAccelerator: the training loader {problem}")
+
+
+@contextmanager
+def whole_batches_if_uneven(loader: Loader, accelerator: Accelerator) -> Iterator[None]:
+    """Within this an evaluation loader can be prepared in every world, with `split_batches` too.
+
+    Accelerate refuses a batch that the processes cannot split evenly, which would end a job in its next world. Each
+    process takes whole batches then; what `gather_for_metrics` returns is the same.
+    """
+    configuration = accelerator.dataloader_config
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    if not configuration.split_batches or not size or size % accelerator.num_processes == 0:
+        yield
+        return
+    configuration.split_batches = False
+    try:
+        yield
+    finally:
+        configuration.split_batches = True
 
 
 def _problem(loader: Loader, accelerator: Accelerator) -> str:

@@ -78,6 +78,19 @@ def test_worlds_that_change_end_with_the_weights_rates_and_samples_of_one_that_d
         assert sorted(used) == list(range(SAMPLES))
 
 
+def test_two_models_that_are_trained_in_turn_on_split_batches_end_with_the_same_weights(tmp_path: Path) -> None:
+    from tests.scripts.accelerate_training import train_two_models
+
+    whole = run(train_two_models, args=(2,), worlds=[3], checkpoint_dir=tmp_path / "whole")
+    worlds = [World(3, Loss(at=2, nodes=(0,))), World(2, Planned(at=5)), World(1)]
+    changed = run(train_two_models, args=(2,), worlds=worlds, checkpoint_dir=tmp_path / "changed", timeout_s=400)
+    assert torch.allclose(changed.values[0], whole.values[0], rtol=0, atol=1e-9)
+    batches = {(epoch, step, sample) for epoch, step, used, _ in changed.records for sample in used}
+    for epoch in range(2):
+        used = [sample for one, _, sample in batches if one == epoch]
+        assert sorted(used) == list(range(SAMPLES))[-48:], "8 whole steps of 6 samples, from the end of the dataset"
+
+
 def test_a_saved_state_is_loaded_by_another_job_in_another_world_and_only_when_that_job_begins(tmp_path: Path) -> None:
     from tests.scripts.accelerate_training import train_and_save
 
