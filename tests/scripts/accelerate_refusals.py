@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.local_sgd import LocalSGD
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
+from accelerate.utils import DataLoaderConfiguration, FullyShardedDataParallelPlugin, GradientAccumulationPlugin
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, WeightedRandomSampler
 
 import elastic
@@ -166,6 +166,7 @@ SCRIPTS: dict[str, Callable[[], None]] = {
     "sync with dataloader": prepare(
         shuffled(), gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2, sync_with_dataloader=False)
     ),
+    "FSDP": prepare(shuffled(), fsdp_plugin=FullyShardedDataParallelPlugin()),
     "total": prepare(shuffled(), total_batch_size=0),
     "outside of epochs": loop(backward, epochs=False),
     "no backward": loop(plain_backward),

@@ -69,6 +69,8 @@ class ElasticAccelerator(Accelerator):
         cpu: bool = False,
         **options: Any,
     ) -> None:
+        with reporting_config_errors():
+            exactness.check_plugins(options, os.environ)
         cpu = cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true")
         handlers = options.get("kwargs_handlers") or []
         timeouts = [handler.timeout for handler in handlers if isinstance(handler, InitProcessGroupKwargs)]

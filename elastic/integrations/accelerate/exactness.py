@@ -5,7 +5,7 @@ Each refusal is one `ConfigError` that says what to use instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,12 +22,24 @@ from elastic.train.data.sampler import ElasticSampler
 Loader = torch.utils.data.DataLoader[Any]
 
 SHARDED: Final = {
-    "DEEPSPEED": "DeepSpeed",
-    "FSDP": "FSDP",
-    "MEGATRON_LM": "Megatron-LM",
-    "XLA": "XLA",
+    "deepspeed_plugin": ("DeepSpeed", "ACCELERATE_USE_DEEPSPEED"),
+    "deepspeed_plugins": ("DeepSpeed", "ACCELERATE_USE_DEEPSPEED"),
+    "fsdp_plugin": ("FSDP", "ACCELERATE_USE_FSDP"),
+    "megatron_lm_plugin": ("Megatron-LM", "ACCELERATE_USE_MEGATRON_LM"),
+    "torch_tp_plugin": ("tensor parallelism", "ACCELERATE_USE_PARALLELISM_CONFIG"),
+    "parallelism_config": ("a parallelism_config", "ACCELERATE_USE_PARALLELISM_CONFIG"),
 }
-"""What keeps its state, or makes its processes, in a way of its own."""
+"""Options, and the variables of `accelerate launch`, of what keeps its state in a way of its own."""
+
+
+def check_plugins(options: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if an option of Accelerate, or `accelerate launch`, asks for more than DDP."""
+    for option, (name, variable) in SHARDED.items():
+        if options.get(option) is not None or environ.get(variable, "").lower() == "true":
+            raise ConfigError(
+                f"ElasticAccelerator: {name} is not supported; use DDP, which is the default, or write the loop with "
+                "elastic.State and torch's fully_shard (docs/training.md)"
+            )
 
 
 def check_options(accelerator: Accelerator, processes: int) -> None:
@@ -35,14 +47,8 @@ def check_options(accelerator: Accelerator, processes: int) -> None:
 
     `processes` is the number of workers that the launcher has started.
     """
-    kind = DistributedType(accelerator.distributed_type).name
-    if kind in SHARDED:
-        raise ConfigError(
-            f"ElasticAccelerator: {SHARDED[kind]} is not supported; use DDP, which is the default, or write the loop "
-            "with elastic.State and torch's fully_shard (docs/training.md)"
-        )
-    if accelerator.parallelism_config is not None:
-        raise ConfigError("ElasticAccelerator: parallelism_config is not supported; leave it out, and use DDP")
+    if DistributedType(accelerator.distributed_type) is DistributedType.XLA:
+        raise ConfigError("ElasticAccelerator: XLA is not supported; use GPUs or CPUs")
     if not accelerator.gradient_state.sync_with_dataloader:
         raise ConfigError(
             "ElasticAccelerator: with sync_with_dataloader=False a step would have samples of two epochs, which no "

@@ -139,6 +139,7 @@ REFUSED = {
     "own global batch": "leave batch= out of its ElasticSampler, and give total_batch_size",
     "two shuffle": "a second loader shuffles, and a training has one place in its data; make one dataset of both",
     "sync with dataloader": "with sync_with_dataloader=False a step would have samples of two epochs",
+    "FSDP": "FSDP is not supported; use DDP, which is the default, or write the loop with elastic.State",
     "total": "ElasticAccelerator(total_batch_size=0): write a number of samples, 1 or more",
     "outside of epochs": "write `for epoch in accelerator.epochs(n)` around it",
     "no backward": "call it in place of loss.backward()",
