@@ -87,7 +87,7 @@ def test_worlds_that_change_end_with_the_weights_logs_and_samples_of_one_that_do
     result = training(tmp_path, {}, worlds, change_at=[3, 7], how=how)
     assert_same(result, undisturbed)
     assert repeated(result) <= (1 if how == "loss" else 0)
-    assert "resumed at step" in "".join(result.worlds[1].replicas[0].said)
+    assert "resumed at step" in "".join(result.worlds[1].replicas[0].notes)
 
 
 def test_losses_over_tokens_evaluation_early_stopping_and_loader_workers_carry_over(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_job_whose_nodes_are_all_lost_resumes_from_the_newest_checkpoint_folde
     result = training(tmp_path, options, worlds)
     assert_same(result, undisturbed)
     assert min(record[0] for record in result.worlds[1].replicas[0].records) == 5
-    assert f"resumed at step 4 from {tmp_path}/out/checkpoint-4" in "".join(result.worlds[1].replicas[0].said)
+    assert f"resumed at step 4 from {tmp_path}/out/checkpoint-4" in "".join(result.worlds[1].replicas[0].notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {".elastic", "checkpoint-4", "checkpoint-8", "checkpoint-10"}
 
@@ -142,7 +142,7 @@ def test_without_a_global_batch_later_worlds_keep_that_of_the_first(tmp_path: Pa
     changed = training(tmp_path / "changed", {"global_batch": None}, [2, 1], change_at=[4], how="planned")
     assert_same_weights(changed, whole)
     said = "each step takes 6 samples in every world (3 x 1 x 2 workers, as in this one); "
-    assert said in "".join(changed.worlds[0].replicas[0].said)
+    assert said in "".join(changed.worlds[0].replicas[0].notes)
 
 
 def assert_same_weights(changed: Result, whole: Result) -> None:
