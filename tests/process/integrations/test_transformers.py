@@ -116,15 +116,21 @@ def test_losses_over_tokens_evaluation_early_stopping_and_loader_workers_carry_o
     assert best.is_dir()
 
 
+@pytest.mark.parametrize("loss", ["own", "func"])
+def test_a_loss_of_the_users_own_is_weighted_in_the_same_way(tmp_path: Path, undisturbed: Result, loss: str) -> None:
+    assert_same(training(tmp_path, {"loss": loss}, [2, 1], change_at=[6], how="planned"), undisturbed)
+
+
 def test_a_job_whose_nodes_are_all_lost_resumes_from_the_newest_checkpoint_folder(
     tmp_path: Path, undisturbed: Result
 ) -> None:
-    options = {"save_strategy": "steps", "save_steps": 4}
+    options = {"save_strategy": "steps", "save_steps": 4, "enable_jit_checkpoint": True}
     worlds = [World(2, Loss(at=6, nodes=(0, 1))), World(1, Planned(at=8)), World(3)]
     result = training(tmp_path, options, worlds)
     assert_same(result, undisturbed)
     assert min(record[0] for record in result.worlds[1].replicas[0].records) == 5
     assert f"resumed at step 4 from {tmp_path}/out/checkpoint-4" in "".join(result.worlds[1].replicas[0].notes)
+    assert "enable_jit_checkpoint has nothing to do" in "".join(result.worlds[1].replicas[0].notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {".elastic", "checkpoint-4", "checkpoint-8", "checkpoint-10"}
 
