@@ -1,1 +1,1 @@
-"""The Kubernetes autoscaler: it reads a Job and its pods, and sets the number of pods."""
+"""Jobs and JobSets of Kubernetes: how many pods they have, who changes it, and the autoscaler that decides it."""
