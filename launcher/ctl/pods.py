@@ -18,7 +18,7 @@ from launcher.text.sanitize import sanitize_line
 
 TRIES_MAX: Final = 20
 """An object that changes more often than this between a read and its patch is left as it is."""
-NAMESPACE: Final = ACCOUNT / "namespace"
+PROXY: Final = "run `kubectl proxy` on a machine of yours, and there add --api_server http://127.0.0.1:8001"
 
 
 class PodsNotScaled(ElasticError):
@@ -66,8 +66,10 @@ async def resize(asked: argparse.Namespace, environ: Mapping[str, str]) -> str:
     server = asked.api_server or inside
     if not server.startswith(("http://", "https://")):
         start = f"{server!r} is no URL" if server else NO_SERVER
-        raise ConfigError(f"{start}; run `kubectl proxy` and add --api_server http://127.0.0.1:8001")
+        raise ConfigError(f"{start}; {PROXY}")
     own = server == inside
+    if own and not (ACCOUNT / "token").is_file():
+        raise ConfigError(f"this pod has no token of a service account; {PROXY}")
     namespace = asked.namespace or _own_namespace() or environ.get("POD_NAMESPACE") or "default"
     token, ca_file = (ACCOUNT / "token", ACCOUNT / "ca.crt") if own else (None, None)
     try:
@@ -88,7 +90,8 @@ def _pods(np: Np) -> int:
 
 
 def _own_namespace() -> str:
-    return NAMESPACE.read_text().strip() if NAMESPACE.is_file() else ""
+    found = ACCOUNT / "namespace"
+    return found.read_text().strip() if found.is_file() else ""
 
 
 async def _resize(target: ScaledObject, size: int, namespace: str) -> str:

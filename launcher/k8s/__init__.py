@@ -1,1 +1,1 @@
-"""Jobs and JobSets of Kubernetes: how many pods they have, who changes it, and the autoscaler that decides it."""
+"""Jobs and JobSets of Kubernetes: the autoscaler, and how it and elastic-ctl change the number of pods."""

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import functools
 import os
+import ssl
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import pytest
+
+from elastic.errors import ConfigError
+from launcher.ctl import cli, pods
 from tests.support.fake_jobset import JobSetCluster
 from tests.support.fake_kubernetes import NAME, NAMESPACE, Cluster
+from tests.support.tls_authority import authority
 
 LIMIT_S = 60.0
 
@@ -128,3 +137,33 @@ async def test_an_object_that_is_not_there_and_a_server_that_refuses_or_is_away_
         assert (code, line) == (1, f"elastic-ctl: error: there is no Job train in the namespace {NAMESPACE}")
     code, line = await scaled("--k8s_job", NAME, "--np", "3", server=server)
     assert (code, f"the API server at {server} cannot be asked" in line) == (4, True)
+
+
+def asked(*words: str) -> argparse.Namespace:
+    return cli.parser().parse_args(["scale", *words])
+
+
+def test_in_a_pod_the_service_account_names_the_server_the_namespace_and_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = authority(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(own.path("here.pem"), own.path("here-key.pem"))
+    account = tmp_path / "account"
+    account.mkdir()
+    (account / "ca.crt").write_text(Path(own.path("ca.pem")).read_text())
+    (account / "namespace").write_text(NAMESPACE)
+    monkeypatch.setattr(pods, "ACCOUNT", account)
+
+    async def run() -> None:
+        cluster = JobSetCluster(size=2, machines=9)
+        async with cluster.serve(tls) as server:
+            environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(urlsplit(server).port)}
+            with pytest.raises(ConfigError, match="this pod has no token of a service account"):
+                await pods.resize(asked("--jobset", NAME, "--np", "3"), environ)
+            (account / "token").write_text("first\n")
+            line = await pods.resize(asked("--jobset", NAME, "--np", "3"), environ)
+            assert line.partition(";")[0] == "JobSet train: from 2 to 3 pods"
+            assert cluster.size == 3
+
+    asyncio.run(run())
