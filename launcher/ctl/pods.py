@@ -70,7 +70,7 @@ async def resize(asked: argparse.Namespace, environ: Mapping[str, str]) -> str:
     own = server == inside
     if own and not (ACCOUNT / "token").is_file():
         raise ConfigError(f"this pod has no token of a service account; {PROXY}")
-    namespace = asked.namespace or _own_namespace() or environ.get("POD_NAMESPACE") or "default"
+    namespace = asked.namespace or _own_namespace() or "default"
     token, ca_file = (ACCOUNT / "token", ACCOUNT / "ca.crt") if own else (None, None)
     try:
         async with connected(server, namespace, token, ca_file) as api:
