@@ -73,14 +73,14 @@ async def test_a_jobset_that_is_suspended_has_ended_or_has_no_job_yet_is_left_al
     cluster = JobSetCluster(size=2, machines=9)
     cluster.created, cluster.jobset["spec"]["suspend"] = False, True
     async with cluster.serve() as server, scaler(tmp_path, server, "--np", "1:4", flag="--jobset") as autoscaler:
-        await autoscaler.says("JobSet train: the Job is suspended")
+        await autoscaler.says("JobSet train: it is suspended")
     cluster.jobset["spec"]["suspend"] = False
     async with cluster.serve() as server, scaler(tmp_path, server, "--np", "1:4", flag="--jobset") as autoscaler:
         await autoscaler.says("JobSet train: 0 of 2 pods running")
     cluster.created = True
     await cluster.end()
     async with cluster.serve() as server, scaler(tmp_path, server, "--np", "1:4", flag="--jobset") as autoscaler:
-        await autoscaler.says("JobSet train: the Job has ended")
+        await autoscaler.says("JobSet train: it has ended")
     assert cluster.patches == []
 
 
