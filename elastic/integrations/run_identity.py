@@ -20,7 +20,7 @@ NAME_MAX: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RunIdentity:
     """What tells the runs of jobs apart. `incarnation` and `run` are "" outside elastic-launch.
 
     Attributes:
@@ -34,7 +34,7 @@ class Identity:
     run: str
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Identity:
+    def of(cls, environ: Mapping[str, str]) -> RunIdentity:
         """Read it from the environment of a worker."""
         incarnation = environ.get("ELASTIC_FENCE", "").rpartition("/")[0]
         run = (environ.get("ELASTIC_RUN") or "1") if incarnation else ""
@@ -46,7 +46,7 @@ class Identity:
         digest = hashlib.sha256(f"{self.job_id}\0{unique}".encode()).hexdigest()[:10]
         return f"{safe(self.job_id)[:NAME_MAX] or 'run'}-{digest}"
 
-    def continues(self, recorded: Identity) -> bool:
+    def continues(self, recorded: RunIdentity) -> bool:
         """Tell whether a run that the folder has a record of is this one.
 
         Another run of the same incarnation is not: somebody asked for it with `--rerun`. A new incarnation is: etcd
@@ -55,12 +55,12 @@ class Identity:
         return recorded.incarnation != self.incarnation or recorded.run == self.run
 
 
-def recorded_id(own: Identity, folder: Path) -> str:
+def recorded_id(own: RunIdentity, folder: Path) -> str:
     """Take the recorded ID if this run continues it; else derive one, and record it."""
     path = folder / "run.json"
-    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         recorded = json.loads(path.read_bytes())
-        if own.continues(Identity(own.job_id, recorded["incarnation"], recorded["run"])):
+        if own.continues(RunIdentity(own.job_id, recorded["incarnation"], recorded["run"])):
             own_id = str(recorded["id"])
             if recorded["incarnation"] == own.incarnation:
                 return own_id
@@ -68,7 +68,7 @@ def recorded_id(own: Identity, folder: Path) -> str:
     return _record(path, own, own.run_id())
 
 
-def _record(path: Path, own: Identity, run_id: str) -> str:
+def _record(path: Path, own: RunIdentity, run_id: str) -> str:
     write_record(path, {"id": run_id, "incarnation": own.incarnation, "run": own.run})
     return run_id
 

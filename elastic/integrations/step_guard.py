@@ -53,8 +53,8 @@ def file_guard(path: Path) -> StepGuard:
             return {str(name): int(step) for name, step in json.loads(path.read_bytes()).items()}
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # A crash of the machine can leave an empty file.
-            log_to_agent(f"{path} is damaged, so that W&B may show steps twice", warn=True)
+        except (OSError, ValueError, TypeError, AttributeError):  # A crash of the machine can leave an empty file.
+            log_to_agent(f"{path} cannot be read, so that W&B may show steps twice", warn=True)
             return {}
 
     return StepGuard(logged, lambda last: write_record(path, last))

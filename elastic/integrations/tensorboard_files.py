@@ -12,6 +12,15 @@ CLOCK_WAIT_S: Final = 2.0
 """How long rank 0 waits until the name of a new events file sorts last; names have whole seconds."""
 
 
+BEGINNING: Final = "events.out.tfevents."
+"""How the names of events files begin; the second of their creation follows."""
+
+
+def has_events(folder: str) -> bool:
+    """Tell whether an earlier generation has written to the folder."""
+    return os.path.isdir(folder) and any(name.startswith(BEGINNING) for name in os.listdir(folder))
+
+
 def mark_resumed(writer: Any, first: int) -> None:
     """Make TensorBoard forget what older files of the folder have of step `first` and later ones.
 
@@ -21,7 +30,7 @@ def mark_resumed(writer: Any, first: int) -> None:
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
     own = os.path.basename(writer._get_file_writer().event_writer._file_name)
-    older = [name for name in os.listdir(writer.log_dir) if name.startswith("events.out.tfevents.") and name != own]
+    older = [name for name in os.listdir(writer.log_dir) if name.startswith(BEGINNING) and name != own]
     if not older:
         return
     if max(older) > own:
@@ -34,7 +43,7 @@ def mark_resumed(writer: Any, first: int) -> None:
 
 def _wait_past(name: str, folder: str) -> None:
     """Wait for the second after that in the name of an events file."""
-    stamp = name.removeprefix("events.out.tfevents.").partition(".")[0]
+    stamp = name.removeprefix(BEGINNING).partition(".")[0]
     ahead_s = int(stamp) + 1 - time.time() if stamp.isdecimal() else 0.0
     if ahead_s > CLOCK_WAIT_S:
         log_to_agent(

@@ -39,9 +39,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from elastic import environment
-from elastic.integrations.run_identity import Identity, recorded_id, safe
+from elastic.integrations.run_identity import RunIdentity, recorded_id, safe
 from elastic.integrations.step_guard import StepGuard, file_guard
-from elastic.integrations.tensorboard_files import mark_resumed
+from elastic.integrations.tensorboard_files import has_events, mark_resumed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -80,7 +80,7 @@ def prepare(step: int | None = None, *, folder: str | os.PathLike[str] | None = 
     if place.rank != 0:
         return TrackedRun("", Path(), rank=place.rank)
     shared = Path(folder or place.checkpoint_dir or "checkpoints").absolute()
-    run = TrackedRun(recorded_id(Identity.of(os.environ), shared / FOLDER), shared / FOLDER)
+    run = TrackedRun(recorded_id(RunIdentity.of(os.environ), shared / FOLDER), shared / FOLDER)
     set_defaults(os.environ, run.id, run.tensorboard_dir)
     run.wandb_guard = file_guard(run.folder / f"wandb-{safe(os.environ['WANDB_RUN_ID'])}.json")
     if "mlflow" in sys.modules or os.environ.get("MLFLOW_TRACKING_URI"):
@@ -228,7 +228,7 @@ def _wandb_callback(run: TrackedRun, callback: Any) -> None:
 def _mlflow_callback(run: TrackedRun, callback: Any) -> None:
     def new(logs: Mapping[str, Any], step: int) -> dict[str, Any]:
         guard = run._active_mlflow_guard()
-        return dict(logs) if guard is None else guard.new(logs, step, _name_in_mlflow)
+        return dict(logs) if guard is None else guard.new(logs, step, name_in_mlflow)
 
     run.find_mlflow_run()
     callback.on_log = _filtered_on_log(callback.on_log, new)
@@ -237,14 +237,14 @@ def _mlflow_callback(run: TrackedRun, callback: Any) -> None:
 def _find_by_tag(client: MlflowClient, run_id: str, experiment: str | None) -> str | None:
     """The oldest run with our tag: a later one may be nested in it."""
     if experiment:
-        found = client.get_experiment_by_name(experiment)
-        experiments = [] if found is None else [found]
+        named = client.get_experiment_by_name(experiment)
+        experiments = [] if named is None else [named]
     else:
         experiments = client.search_experiments(max_results=EXPERIMENTS_MAX)
     if not experiments:
         return None
     runs = client.search_runs(
-        [one.experiment_id for one in experiments],
+        [each.experiment_id for each in experiments],
         filter_string=f"tags.`{TAG}` = '{run_id}'",
         order_by=["attributes.start_time ASC"],
         max_results=1,
@@ -252,8 +252,8 @@ def _find_by_tag(client: MlflowClient, run_id: str, experiment: str | None) -> s
     return str(runs[0].info.run_id) if runs else None
 
 
-def _name_in_mlflow(key: str) -> str:
-    """The callback writes "_" for what MLflow does not take."""
+def name_in_mlflow(key: str) -> str:
+    """Return the name under which transformers logs a value: it writes "_" for what MLflow does not take."""
     return re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII)
 
 
@@ -307,6 +307,8 @@ def _mlflow_logger(run: TrackedRun, logger: Any) -> None:
 def _tensorboard_logger(run: TrackedRun, logger: Any) -> None:
     if logger._version is None:
         logger._version = run.id
+    if has_events(logger.log_dir):
+        logger._default_hp_metric = False  # It is logged at step 0 with each start.
     # Its first step is 0: the values of step n are those of the batch after n steps.
     run._mark_later(lambda step: mark_resumed(logger.experiment, step))
 

@@ -76,7 +76,9 @@ def mlflow_points(uri: str) -> dict[str, Points]:
     runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
     return {
         run.info.run_id: [
-            (name, point.step) for name in run.data.metrics for point in client.get_metric_history(run.info.run_id, name)
+            (name, point.step)
+            for name in run.data.metrics
+            for point in client.get_metric_history(run.info.run_id, name)
         ]
         for run in runs
     }
