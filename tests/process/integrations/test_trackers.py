@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from elastic.testing import Failure, Loss, Result, World, run
+from elastic.testing import Failure, Loss, Planned, Result, World, run
 from tests.scripts import tracked_training
 from tests.support import tracker_files
 from tests.support.tracker_files import Points
@@ -60,25 +60,28 @@ def _way(name: str) -> object:
 
 @pytest.fixture(scope="module", params=[_way(name) for name in WAYS])
 def tracked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tracked:
-    way, folder = str(request.param), tmp_path_factory.mktemp("tracked")
+    folder = tmp_path_factory.mktemp("tracked")
+    worlds = [World(2, Loss(at=7, nodes=(0,))), World(1, Failure(at=10, rank=0, by="kill")), World(1)]
+    return training(str(request.param), folder, worlds, WANDB__TRANSACTION_LOG_FLUSH_INTERVAL="0.05")
+
+
+def training(way: str, folder: Path, worlds: list[World], **env: str) -> Tracked:
     uri = f"sqlite:///{folder}/mlflow.db"
-    tracker_files.mlflow_points(
-        uri
-    )  # Lightning's logger opens it on every rank, and MLflow cannot make it twice at once.
+    tracker_files.mlflow_points(uri)  # Lightning opens it on every rank, and MLflow cannot make it twice at once.
+    offline = {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(folder),
+        "WANDB_SILENT": "true",
+        "MLFLOW_TRACKING_URI": uri,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
     result = run(
         WAYS[way],
         args=(str(folder),),
-        worlds=[World(2, Loss(at=7, nodes=(0,))), World(1, Failure(at=10, rank=0, by="kill")), World(1)],
+        worlds=worlds,
         checkpoint_dir=folder / "checkpoints",
         timeout_s=500.0,
-        env={
-            "WANDB_MODE": "offline",
-            "WANDB_DIR": str(folder),
-            "WANDB_SILENT": "true",
-            "WANDB__TRANSACTION_LOG_FLUSH_INTERVAL": "0.05",
-            "MLFLOW_TRACKING_URI": uri,
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-        },
+        env={**offline, **env},
     )
     return Tracked(way, folder, uri, result)
 
@@ -117,3 +120,11 @@ def test_tensorboard_shows_one_run_with_each_step_once(tracked: Tracked) -> None
     (points,) = tracker_files.tensorboard_points(tracked.folder).values()
     assert repeated(points) == []
     assert sorted(step for name, step in points if name in ("loss", "train/loss")) == tracked.steps
+
+
+def test_a_planned_change_leaves_no_gap_and_an_id_of_the_user_stays(tmp_path: Path) -> None:
+    tracked = training("script", tmp_path, [World(1, Planned(at=3)), World(2)], WANDB_RUN_ID="mine")
+    assert tracker_files.wandb_ids(tmp_path) == ["mine", "mine"]
+    assert sorted(tracker_files.wandb_points(tmp_path)) == [("loss", step) for step in tracked.steps]
+    (points,) = tracker_files.mlflow_points(tracked.uri).values()
+    assert sorted(points) == [("loss", step) for step in tracked.steps]
