@@ -49,7 +49,7 @@ class RunIdentity:
     def continues(self, recorded: RunIdentity) -> bool:
         """Tell whether a run that the folder has a record of is this one.
 
-        Another run of the same incarnation is not: somebody asked for it with `--rerun`. A new incarnation is: etcd
+        Another run of the same incarnation is not: a user asked for it with `--rerun`. A new incarnation is: etcd
         came back empty, or the job was forgotten, and training continues from the checkpoints in this folder.
         """
         return recorded.incarnation != self.incarnation or recorded.run == self.run

@@ -130,7 +130,7 @@ class TrackedRun:
         return str(self.folder.parent / "tensorboard" / self.id)
 
     def resumed(self, step: int) -> None:
-        """Say the step of the restored state, before the first value is logged, if `prepare` was not told."""
+        """Say the step of the restored state, before the first value is logged, if `prepare` did not receive it."""
         self.step = step
         for mark in self._marks:
             mark(step)
