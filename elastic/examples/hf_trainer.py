@@ -4,8 +4,7 @@
     torchrun --nproc_per_node 2 -m elastic.examples.hf_trainer
     python -m elastic.examples.hf_trainer
 
-Without `elastic.integrations` it would be `Trainer(...)` in place of `ElasticTrainer(..., global_batch=...)`; nothing
-else is elastic here. It needs `pip install 'elastic-launch[transformers]'`.
+It needs `pip install 'elastic-launch[transformers]'`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ parser.add_argument("--output_dir", default="hf_trainer", help="the Trainer's ch
 parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--batch", type=int, default=24, help="samples in one step of the whole world")
 parser.add_argument("--save_steps", type=int, default=100)
-parser.add_argument("--logging_steps", type=int, default=20)
 parser.add_argument("--step_time", type=float, default=0.0, help="seconds to wait after each step, to watch it")
 LENGTH = 64
 
@@ -71,12 +69,11 @@ if __name__ == "__main__":
         learning_rate=3e-3,
         save_steps=flags.save_steps,
         save_total_limit=2,
-        logging_steps=flags.logging_steps,
+        logging_steps=20,
         disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
         report_to=[],
     )
-    callbacks = [Slower(flags.step_time)]
-    trainer = ElasticTrainer(model, arguments, train_dataset=Source(), callbacks=callbacks, global_batch=flags.batch)
-    trainer.train()
+    slower = [Slower(flags.step_time)]
+    ElasticTrainer(model, arguments, train_dataset=Source(), callbacks=slower, global_batch=flags.batch).train()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,10 +56,33 @@ class Classifier(torch.nn.Module):
         return {"loss": loss, "logits": logits}
 
 
-def train(output_dir: str, options: dict[str, Any], make: Callable[..., Any] | None = None) -> dict[str, Any]:
+def summed(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor) -> torch.Tensor:
+    """A `compute_loss_func` as the framework's documentation has it."""
+    return torch.nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
+
+
+def own_trainer() -> type:
+    """A Trainer of a user's own, with a loss of its own, made elastic by the mixin."""
+    from transformers import Trainer
+
+    from elastic.integrations.transformers import ElasticTrainerMixin
+
+    class Own(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+            outputs = model(**inputs)
+            loss = torch.nn.functional.cross_entropy(outputs["logits"], inputs["labels"])
+            return (loss, outputs) if return_outputs else loss
+
+    class OwnElastic(ElasticTrainerMixin, Own):
+        pass
+
+    return OwnElastic
+
+
+def train(output_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     """Train, record the samples of each step that is complete, and return what is left at the end.
 
-    `options`: `tokens`, `global_batch`, and arguments of `TrainingArguments`.
+    `options`: `tokens`, `global_batch`, `patience`, `loss` ("func" or "own"), and arguments of `TrainingArguments`.
     """
     from transformers import TrainerCallback, TrainingArguments
     from transformers.trainer_callback import EarlyStoppingCallback
@@ -70,7 +92,7 @@ def train(output_dir: str, options: dict[str, Any], make: Callable[..., Any] | N
     torch.set_num_threads(1)
     options = dict(options)
     tokens, global_batch = options.pop("tokens", False), options.pop("global_batch", None)
-    patience = options.pop("patience", None)
+    patience, loss = options.pop("patience", None), options.pop("loss", "")
     model = Classifier()
 
     class Steps(TrainerCallback):
@@ -109,14 +131,14 @@ def train(output_dir: str, options: dict[str, Any], make: Callable[..., Any] | N
     if patience is not None:
         callbacks.append(EarlyStoppingCallback(early_stopping_patience=patience))
     data = Tokens if tokens else Points
-    make = make or ElasticTrainer
-    trainer: Any = make(
+    trainer: Any = (own_trainer() if loss == "own" else ElasticTrainer)(
         global_batch=global_batch,
         model=model,
         args=arguments,
         train_dataset=data(),
         eval_dataset=data(20),
         callbacks=callbacks,
+        **({"compute_loss_func": summed} if loss == "func" else {}),
     )
     output = trainer.train()
     return {

@@ -59,7 +59,7 @@ class TrainingRun:
         self._snapshots = TrainerSnapshots()
         self._memory_folder: tempfile.TemporaryDirectory[str] | None = None
         self._document: dict[str, Any] | None = None
-        self._weights: list[float] = []
+        self._weights: list[tuple[float, int]] = []
         self._loss: torch.Tensor | None = None
         """The weighted loss of the newest step, as far as it is computed on this rank."""
         self._first = True
@@ -223,16 +223,18 @@ class TrainingRun:
                 "gradient_accumulation_steps alone while it trains"
             )
         counts = [items(batch) for batch in taken]
+        sizes = [len(micro.positions) if count is None else count for count, micro in zip(counts, micros, strict=True)]
         if any(count is None for count in counts):
-            self._weights = [micro.weight for micro in micros]
+            weights = [micro.weight for micro in micros]
         else:
-            own = [count if micro.size else 0 for count, micro in zip(counts, micros, strict=True)]
-            whole = self._sum([float(sum(count or 0 for count in own))])[0]
-            self._weights = [(count or 0) * self._place.world_size / max(whole, 1.0) for count in own]
+            own = [size if micro.size else 0 for size, micro in zip(sizes, micros, strict=True)]
+            whole = self._sum([float(sum(own))])[0]
+            weights = [size * self._place.world_size / max(whole, 1.0) for size in own]
+        self._weights = list(zip(weights, sizes, strict=True))
         self._first = True
 
-    def next_weight(self) -> float:
-        """What the mean loss of the next micro-batch counts."""
+    def next_weight(self) -> tuple[float, int]:
+        """What the mean loss of the next micro-batch counts, and of how many items it is the mean."""
         return self._weights.pop(0)
 
     def add_loss(self, loss: torch.Tensor) -> None:
@@ -262,7 +264,7 @@ class TrainingRun:
 
     def _commit(self, *, finished: bool) -> None:
         loss = None
-        if report.end() is not None:  # Elsewhere nobody has memory for it, and nobody asks for a planned stop.
+        if report.end() is not None:  # No other launcher has memory for it, or asks for a planned stop.
             self._state.trainer, loss = self._snapshot(finished=finished)
         self._state.commit(memory_every=self._memory_every, loss=loss, total=self.trainer.state.max_steps)
 

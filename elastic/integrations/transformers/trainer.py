@@ -57,9 +57,10 @@ class ElasticTrainerMixin(_Base):
         **kwargs: Any,
     ) -> None:
         self._elastic: TrainingRun | None = None
-        self._elastic_weight: float | None = None
+        self._elastic_weight: tuple[float, int] | None = None
         self._elastic_options = (global_batch, order, memory_every)
         super().__init__(*args, **kwargs)
+        self.compute_loss = partial(_weighted, self, self.compute_loss)
 
     def train(
         self,
@@ -89,12 +90,7 @@ class ElasticTrainerMixin(_Base):
         if (output := run.finished()) is not None:
             return output
         self.callback_handler.callbacks.insert(0, _Steps(run))
-        computes = self.compute_loss
-        self.compute_loss = partial(_weighted, self, computes)
-        try:
-            return cast("TrainOutput", super().train(path, trial, ignore_keys_for_eval))
-        finally:
-            self.compute_loss = computes
+        return cast("TrainOutput", super().train(path, trial, ignore_keys_for_eval))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The Trainer's own loader, with batches that are exact in every world."""
@@ -167,6 +163,27 @@ class ElasticTrainerMixin(_Base):
         run.add_loss(loss)
         return loss
 
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Evaluate one batch. The loss of the last ones is that of their own samples, in every world.
+
+        Accelerate completes the last batches of the ranks with samples from the beginning. It takes them out of the
+        predictions again, and not out of the loss of a batch.
+        """
+        found = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        place = self.accelerator.gradient_state
+        size = _samples(inputs)
+        if self.args.world_size > 1 and place.end_of_dataloader and 0 < place.remainder < size * self.args.world_size:
+            own = max(1, min(size, place.remainder - size * self.args.process_index))
+            real = {
+                name: value[:own] if isinstance(value, torch.Tensor) and value.shape[:1] == (size,) else value
+                for name, value in inputs.items()
+            }
+            loss, _, _ = super().prediction_step(model, real, True, ignore_keys)
+            found = (loss, *found[1:])
+        return cast("tuple[Any, Any, Any]", found)
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         run = self._elastic
         if run is None or not run.load_model(resume_from_checkpoint, self.model if model is None else model):
@@ -193,15 +210,32 @@ class ElasticTrainer(ElasticTrainerMixin, Trainer):
     """Hugging Face's `Trainer`, with the arguments of `ElasticTrainerMixin`."""
 
 
-def _weighted(trainer: Any, compute_loss: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The loss as `compute_loss` computes it; in a training step times what its batch counts."""
-    found = compute_loss(*args, **kwargs)
-    weight = trainer._elastic_weight
-    if weight is None:
-        return found
-    if trainer.compute_loss_func is None:
+def _weighted(
+    trainer: Any, compute_loss: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The loss as `compute_loss` computes it, a mean over the batch; in a training step times what the batch counts."""
+    if trainer._elastic_weight is not None:
+        weight, items = trainer._elastic_weight
+    else:
+        weight, items = 1.0, trainer.loss_items(inputs) or _samples(inputs)
+    training = trainer._elastic_weight is not None
+    kwargs["num_items_in_batch"] = None
+    if trainer.compute_loss_func is not None:
+        kwargs["num_items_in_batch"] = torch.tensor(max(items, 1), device=trainer.args.device)
+        if trainer.args.average_tokens_across_devices:
+            weight /= trainer.args.world_size  # The Trainer multiplies by it.
+    elif training:
         weight *= trainer.current_gradient_accumulation_steps  # The Trainer divides by it.
-    return (found[0] * weight, *found[1:]) if isinstance(found, tuple) else found * weight
+    found = compute_loss(model, inputs, *args, **kwargs)
+    loss = found[0] if isinstance(found, tuple) else found
+    if weight == 0.0:
+        loss = loss.nan_to_num()  # The mean of no label is nan, which 0 does not take away.
+    return (loss * weight, *found[1:]) if isinstance(found, tuple) else loss * weight
+
+
+def _samples(inputs: Any) -> int:
+    """The samples of a batch."""
+    return next((len(value) for value in inputs.values() if isinstance(value, torch.Tensor)), 1)
 
 
 class _Steps(TrainerCallback):

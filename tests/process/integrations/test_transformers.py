@@ -87,7 +87,7 @@ def test_worlds_that_change_end_with_the_weights_logs_and_samples_of_one_that_do
     result = training(tmp_path, {}, worlds, change_at=[3, 7], how=how)
     assert_same(result, undisturbed)
     assert repeated(result) <= (1 if how == "loss" else 0)
-    assert "resumed at step" in "".join(result.worlds[1].replicas[0].said)
+    assert "resumed at step" in "".join(result.worlds[1].replicas[0].notes)
 
 
 def test_losses_over_tokens_evaluation_early_stopping_and_loader_workers_carry_over(tmp_path: Path) -> None:
@@ -116,15 +116,21 @@ def test_losses_over_tokens_evaluation_early_stopping_and_loader_workers_carry_o
     assert best.is_dir()
 
 
+@pytest.mark.parametrize("loss", ["own", "func"])
+def test_a_loss_of_the_users_own_is_weighted_in_the_same_way(tmp_path: Path, undisturbed: Result, loss: str) -> None:
+    assert_same(training(tmp_path, {"loss": loss}, [2, 1], change_at=[6], how="planned"), undisturbed)
+
+
 def test_a_job_whose_nodes_are_all_lost_resumes_from_the_newest_checkpoint_folder(
     tmp_path: Path, undisturbed: Result
 ) -> None:
-    options = {"save_strategy": "steps", "save_steps": 4}
+    options = {"save_strategy": "steps", "save_steps": 4, "enable_jit_checkpoint": True}
     worlds = [World(2, Loss(at=6, nodes=(0, 1))), World(1, Planned(at=8)), World(3)]
     result = training(tmp_path, options, worlds)
     assert_same(result, undisturbed)
     assert min(record[0] for record in result.worlds[1].replicas[0].records) == 5
-    assert f"resumed at step 4 from {tmp_path}/out/checkpoint-4" in "".join(result.worlds[1].replicas[0].said)
+    assert f"resumed at step 4 from {tmp_path}/out/checkpoint-4" in "".join(result.worlds[1].replicas[0].notes)
+    assert "enable_jit_checkpoint has nothing to do" in "".join(result.worlds[1].replicas[0].notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {".elastic", "checkpoint-4", "checkpoint-8", "checkpoint-10"}
 
@@ -142,7 +148,7 @@ def test_without_a_global_batch_later_worlds_keep_that_of_the_first(tmp_path: Pa
     changed = training(tmp_path / "changed", {"global_batch": None}, [2, 1], change_at=[4], how="planned")
     assert_same_weights(changed, whole)
     said = "each step takes 6 samples in every world (3 x 1 x 2 workers, as in this one); "
-    assert said in "".join(changed.worlds[0].replicas[0].said)
+    assert said in "".join(changed.worlds[0].replicas[0].notes)
 
 
 def assert_same_weights(changed: Result, whole: Result) -> None:
@@ -187,7 +193,7 @@ class Endless(torch.utils.data.IterableDataset[Any]):
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "iterable": ({"dataset": Endless(), "max_steps": 3}, "train_dataset is iterable and has no place to resume from"),
     "skip": ({"ignore_data_skip": True}, "ignore_data_skip starts an epoch from its beginning; leave it out"),
-    "batch": ({"auto_find_batch_size": True}, "auto_find_batch_size changes the batches by itself; leave it out"),
+    "batch": ({"auto_find_batch_size": True}, "auto_find_batch_size changes the batches while it trains; leave it out"),
     "length": ({"train_sampling_strategy": "group_by_length"}, "orders the samples by the world; leave it out"),
     "split": ({"accelerator_config": {"split_batches": True}}, "share batches by the world; leave them out"),
 }
