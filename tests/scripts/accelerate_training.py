@@ -178,7 +178,7 @@ def train_two_models(epochs: int) -> torch.Tensor:
                 of_critic.zero_grad()
             if accelerator.sync_gradients:
                 scheduler.step()
-            used = accelerator.gather_for_metrics(numbers.tolist(), use_gather_object=True)
+            used = accelerator.gather_for_metrics(numbers.tolist())
             if accelerator.is_main_process:
                 record([epoch, accelerator.elastic.step + 1, used, scheduler.get_last_lr()[0]])
         seen = [number for numbers, *_ in test_loader for number in accelerator.gather_for_metrics(numbers).tolist()]

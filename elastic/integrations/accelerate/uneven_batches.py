@@ -16,9 +16,9 @@ def gather_samples(accelerator: Accelerator, values: Any, samples: int, *, as_ob
         accelerator: Where the processes are.
         values: Tensors with a row for each sample, in lists, tuples and dicts; or any list with `as_objects`.
         samples: The samples of this process's batch: 0 where it is padding, which then counts for nothing.
-        as_objects: The values are no tensors.
+        as_objects: Gather them as a list of objects, as it is done for all that are no tensors.
     """
-    if as_objects:
+    if as_objects or not _are_tensors(values):
         return gather_object(list(values)[:samples])
     sizes: list[int] = gather(torch.tensor([samples], device=accelerator.device)).tolist()
 
@@ -32,3 +32,11 @@ def gather_samples(accelerator: Accelerator, values: Any, samples: int, *, as_ob
         return rows[counting]
 
     return recursively_apply(gathered, values, error_on_other_type=True)
+
+
+def _are_tensors(values: Any) -> bool:
+    try:
+        recursively_apply(lambda tensor: tensor, values, error_on_other_type=True)
+    except TypeError:
+        return False
+    return True
