@@ -57,7 +57,7 @@ WANDB_FLUSH_S: Final = 1.0
 """W&B writes its file this often (15 s by default). What it has not written is lost with a killed worker."""
 
 
-__all__ = ["TrackedRun", "prepare"]
+__all__ = ["TrackedRun", "follow", "prepare"]
 
 
 def prepare(step: int | None = None, *, folder: str | os.PathLike[str] | None = None) -> TrackedRun:
@@ -87,6 +87,16 @@ def prepare(step: int | None = None, *, folder: str | os.PathLike[str] | None = 
         run.find_mlflow_run()
     if step is not None:
         run.resumed(step)
+    return run
+
+
+def follow(loggers: Iterable[object], step: int, *, folder: str | os.PathLike[str] | None = None) -> TrackedRun | None:
+    """Call `prepare` and `TrackedRun.attach`, if one of a framework's loggers is known here; None if none is."""
+    given = list(loggers)
+    if not any(_adapter(logger) for logger in given):
+        return None
+    run = prepare(step, folder=folder)
+    run.attach(given)
     return run
 
 
@@ -190,10 +200,8 @@ class TrackedRun:
         if self.rank:
             return
         for logger in loggers:
-            for name in (cls.__name__ for cls in type(logger).__mro__):
-                if name in ADAPTERS:
-                    ADAPTERS[name](self, logger)
-                    break
+            if (adapter := _adapter(logger)) is not None:
+                adapter(self, logger)
 
     def mlflow_guard(self, run_id: str, client: MlflowClient | None = None) -> StepGuard:
         """Guard a run by what the tracking server has of it when the first value is logged."""
@@ -348,3 +356,8 @@ ADAPTERS: Final[Mapping[str, Callable[[TrackedRun, Any], None]]] = {
     "TensorBoardTracker": _tensorboard_tracker,
 }
 """What makes each logger continue, by the name of its class."""
+
+
+def _adapter(logger: object) -> Callable[[TrackedRun, Any], None] | None:
+    names = (cls.__name__ for cls in type(logger).__mro__)
+    return next((ADAPTERS[name] for name in names if name in ADAPTERS), None)

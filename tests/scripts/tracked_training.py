@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,10 +56,31 @@ def script(folder: str) -> None:
 
 def transformers(folder: str) -> None:
     """Hugging Face's Trainer with `report_to`."""
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import Trainer
     from transformers.trainer_utils import get_last_checkpoint
 
+    output = f"{folder}/output"
+    last = get_last_checkpoint(output) if os.path.isdir(output) else None
+    step = int(last.rpartition("-")[2]) if last else 0
+    trainer = _trainer(folder, Trainer)
+    trackers.prepare(step).attach(trainer.callback_handler.callbacks)
+    trainer.train(resume_from_checkpoint=last)
+
+
+def elastic_trainer(folder: str) -> None:
+    """The same with ours, which keeps steps in memory, and continues the trackers' runs without further calls."""
+    from elastic.integrations.transformers import ElasticTrainer
+
+    _trainer(folder, partial(ElasticTrainer, memory_every=SAVE_EVERY)).train()
+
+
+def _trainer(folder: str, make: Callable[..., Any]) -> Any:
+    from transformers import TrainerCallback, TrainingArguments
+
     class Pause(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            record(state.global_step)
+
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             _pause(folder, state.global_step, "train/global_step")
 
@@ -83,12 +106,7 @@ def transformers(folder: str) -> None:
         report_to=["wandb", "mlflow", "tensorboard"],
     )
     data = [{"x": torch.ones(2), "labels": torch.zeros(1)}] * 64
-    trainer = Trainer(model=Model(), args=args, train_dataset=data, eval_dataset=data[:8], callbacks=[Pause()])
-    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
-    step = int(last.rpartition("-")[2]) if last else 0
-    record(step)
-    trackers.prepare(step).attach(trainer.callback_handler.callbacks)
-    trainer.train(resume_from_checkpoint=last)
+    return make(model=Model(), args=args, train_dataset=data, eval_dataset=data[:8], callbacks=[Pause()])
 
 
 def lightning(folder: str) -> None:

@@ -71,6 +71,11 @@ class TrainingRun:
         self._place: Topology
         self._checkpoints: CheckpointFolder
 
+    @property
+    def step(self) -> int:
+        """The steps that are committed."""
+        return self._state.step
+
     # Resuming.
 
     def resume(self, given: str | bool | None) -> str | None:

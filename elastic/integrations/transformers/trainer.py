@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -12,6 +13,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput, rotate_checkpoints
 
 from elastic.errors import ConfigError
+from elastic.integrations import trackers
 from elastic.integrations.transformers import limits
 from elastic.integrations.transformers.run import TrainingRun
 from elastic.script.error_report import reporting_config_errors
@@ -89,6 +91,8 @@ class ElasticTrainerMixin(_Base):
         path = run.resume(resume_from_checkpoint)
         if (output := run.finished()) is not None:
             return output
+        folder = os.environ.get("ELASTIC_CHECKPOINT_DIR") or self.args.output_dir
+        trackers.follow(self.callback_handler.callbacks, run.step, folder=folder)
         self.callback_handler.callbacks.insert(0, _Steps(run))
         return cast("TrainOutput", super().train(path, trial, ignore_keys_for_eval))
 

@@ -28,10 +28,15 @@ pytestmark = [
 WAYS: Final = {
     "script": tracked_training.script,
     "transformers": tracked_training.transformers,
+    "elastic.integrations.transformers": tracked_training.elastic_trainer,
     "lightning": tracked_training.lightning,
     "accelerate": tracked_training.accelerate,
 }
-STEP_NAMES: Final = {"transformers": "train/global_step", "lightning": "trainer/global_step"}
+STEP_NAMES: Final = {
+    "transformers": "train/global_step",
+    "elastic.integrations.transformers": "train/global_step",
+    "lightning": "trainer/global_step",
+}
 FIRST: Final = {"lightning": 0}
 """The first step that is logged."""
 
@@ -52,9 +57,10 @@ class Tracked:
 
 
 def _way(name: str) -> object:
-    missing = name != "script" and importlib.util.find_spec(name) is None
+    package = name.rpartition(".")[2]
+    missing = name != "script" and importlib.util.find_spec(package) is None
     return pytest.param(
-        name, marks=pytest.mark.skipif(missing, reason=f"{name} is not installed; make scripts does it")
+        name, marks=pytest.mark.skipif(missing, reason=f"{package} is not installed; make scripts does it")
     )
 
 
