@@ -30,7 +30,7 @@ LOOPS = {
     "simple": ("train_without_accumulate", {"total_batch_size": 10}),
 }
 SCHEDULES = {
-    "planned, then a loss of rank 0": [World(3, Planned(at=2)), World(2, Loss(at=4, nodes=(0,))), World(1)],
+    "planned, then a loss of rank 0": [World(3, Planned(at=2)), World(2, Loss(at=4, nodes=(0,))), World(3)],
     "two lost at once, then planned": [World(3, Loss(at=2, nodes=(0, 2))), World(1, Planned(at=4)), World(3)],
 }
 
