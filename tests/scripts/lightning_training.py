@@ -11,13 +11,13 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
 from torch.nn.functional import mse_loss
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from elastic.integrations.lightning import Trainer
 from elastic.testing import reached, record
 
 SAMPLES = 50
-QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 
 
 def data(samples: int = SAMPLES) -> TensorDataset:
@@ -32,10 +32,12 @@ class Net(lightning.LightningModule):
     def __init__(self, scheduler: str = "") -> None:
         super().__init__()
         self.scheduler = scheduler
+        self.largest = 0
         self.net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor | None:
         _, x, y = batch
+        self.largest = max(self.largest, len(x))
         loss = mse_loss(self.net(x), y)
         self.log("train_loss", loss)
         return loss
@@ -91,18 +93,17 @@ class TwoSets(Net):
 
 
 class Recorder(lightning.Callback):
-    """Records which samples each committed step had, and lets the test end a world there."""
-
-    def __init__(self) -> None:
-        self.pending: list[list[int]] = []
+    """Records which samples each step had in which generation, and lets the test end a world there."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         loader = trainer.train_dataloader["a"] if isinstance(batch, dict) else trainer.train_dataloader
         numbers = batch["a"][0] if isinstance(batch, dict) else batch[0]
+        complete = (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
+        step = trainer.global_step + (not complete)
         if loader.order.samples:
-            record([trainer.current_epoch, trainer.global_step, numbers.tolist()])
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch:
-            reached(trainer.global_step)
+            record([trainer.current_epoch, step, int(os.environ["ELASTIC_GENERATION"]), numbers.tolist()])
+        if complete:
+            reached(step)
 
 
 def train(
@@ -130,11 +131,13 @@ def train(
     if "best" in callbacks:
         checkpoint = ModelCheckpoint(monitor="val_loss", save_top_k=2, every_n_epochs=1)
         chosen.append(checkpoint)
+    if "often" in callbacks:
+        chosen.append(ModelCheckpoint(every_n_train_steps=2))
     trainer = Trainer(
         max_epochs=epochs,
         accumulate_grad_batches=accumulate,
         callbacks=chosen,
-        enable_checkpointing=checkpoint is not None,
+        enable_checkpointing="best" in callbacks or "often" in callbacks,
         precision="64-true",
         **QUIET,
         **(elastic_options or {}),
@@ -151,5 +154,32 @@ def train(
         "step": trainer.global_step,
         "epoch": trainer.current_epoch,
         "lr": trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else 0.0,
+        "largest": model.largest,
         "best": sorted(os.path.basename(path) for path in checkpoint.best_k_models) if checkpoint else [],
     }
+
+
+def refused(what: str) -> None:
+    """Ask for what cannot be exact."""
+    warnings.filterwarnings("ignore")
+    every: dict[str, dict[str, Any]] = {
+        "distributed": {"use_distributed_sampler": True},
+        "fsdp": {"strategy": "fsdp"},
+    }
+    trainer = Trainer(max_epochs=1, enable_checkpointing=False, **QUIET, **every.get(what, {}))
+    loaders: dict[str, Any] = {
+        "iterable": DataLoader(Endless(), batch_size=4),
+        "weighted": DataLoader(data(), batch_size=4, sampler=WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)),
+        "cycle": {"a": DataLoader(data(), batch_size=4), "b": DataLoader(data(20), batch_size=4)},
+    }
+    model = TwoSets() if what == "cycle" else Net()
+    trainer.fit(model, loaders.get(what, DataLoader(data(), batch_size=10)))
+    if what == "twice":
+        trainer.fit(model, DataLoader(data(), batch_size=10))
+
+
+class Endless(IterableDataset[Any]):
+    """Data without a place."""
+
+    def __iter__(self) -> Any:
+        return iter(data())

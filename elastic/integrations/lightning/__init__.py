@@ -12,7 +12,8 @@ What is used of Lightning, all of it documented:
   `num_training_batches`, `accumulate_grad_batches`, `callback_metrics`, `should_stop`; `ModelCheckpoint.dirpath`.
 - Loaders with `state_dict`, `load_state_dict` and a sampler with `set_epoch`.
 
-Nothing private is called. That a commit falls between two steps rests on the order of Lightning's loop, which tests
+No name with an underscore is used. `Trainer.fit_loop` is public, its class is not documented; `restarting`, `batch_idx`
+and `on_iteration_done()` of it are used, and tests hold what they do. That a commit falls between two steps rests on the order of Lightning's loop, which tests
 hold: it fetches a batch when all of the step before is done, and it fetches none ahead where the length is known.
 """
 

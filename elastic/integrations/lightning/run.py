@@ -128,7 +128,7 @@ class Run(Callback):
             self._activate()
         if self._restored:
             trainer.accumulate_grad_batches = self._restored.pop("accumulate")
-            self._restored = {}
+            self._restored = self._model.restored = self._training.restored = {}
             trainer.fit_loop.on_iteration_done()  # Otherwise ReduceLROnPlateau makes no step at the end of this epoch.
         self.resuming = False
         self.commit()
@@ -171,6 +171,9 @@ class Run(Callback):
                     "ckpt_path was written in the middle of an epoch by another Trainer, and does not say which data "
                     "it had; give a file that was written at the end of an epoch"
                 )
+        for name, gradient in self._training.restored.get("gradients", {}).items():
+            parameter = pl_module.get_parameter(name)
+            parameter.grad = gradient.to(parameter.device)
         self._committed = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -212,6 +215,11 @@ class Run(Callback):
 
     def _take_training(self) -> dict[str, Any]:
         rest, self._rest = self._rest, {}
+        module = self._trainer.lightning_module
+        if rest and not module.automatic_optimization:  # Gradients may wait for an optimizer's turn.
+            rest["gradients"] = {
+                name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None
+            }
         return rest
 
     def _check_plain(self) -> None:
