@@ -85,7 +85,7 @@ class CheckpointFolder:
         Args:
             name: The name of the checkpoint's folder. One of the same name is replaced.
             step: The number of steps that were trained.
-            write: Gets the staging folder, which is on every rank the same, and writes into it.
+            write: Gets a staging folder of that name, the same on every rank, and writes into it.
 
         Returns:
             The checkpoint's folder.
@@ -94,17 +94,18 @@ class CheckpointFolder:
             CheckpointError: It could not be written; on all ranks. What was there before stays.
         """
         doing = f"saving {name}"
-        staged_name = self._together(doing, self._stage)
+        staged_name = self._together(doing, lambda: self._stage(name))
         message = byte_collectives.broadcast(
             staged_name.encode() if self._place.rank == 0 and staged_name is not None else None, 0, self._place.group
         )
-        staged = self.folder / message.decode()
+        parent = self.folder / message.decode()
+        staged = parent / name
         try:
             self._together(doing, lambda: write(staged), everywhere=True)
-            self._together(doing, lambda: self._publish(staged, name, step))
+            self._together(doing, lambda: self._publish(staged, step))
         finally:
             if self._place.rank == 0:
-                atomic_files.drop(staged)
+                atomic_files.drop(parent)
         return self.folder / name
 
     def _claim(self) -> None:
@@ -130,17 +131,19 @@ class CheckpointFolder:
         )
         return max(counting, default=None)
 
-    def _stage(self) -> str:
+    def _stage(self, name: str) -> str:
         self._check()
         atomic_files.sweep(self.folder, (".saving-", ".removed-"))
-        return atomic_files.staging(self.folder, f".saving-g{self._generation}-").name
+        parent = atomic_files.staging(self.folder, f".saving-g{self._generation}-")
+        (parent / name).mkdir()
+        return parent.name
 
-    def _publish(self, staged: Path, name: str, step: int) -> None:
+    def _publish(self, staged: Path, step: int) -> None:
         (staged / META).unlink(missing_ok=True)
         atomic_files.write(staged / META, msgspec.json.encode(_Meta(step, self._mark)))
         _sync_all(staged)
         self._check()
-        target = self.folder / name
+        target = self.folder / staged.name
         while not atomic_files.publish(staged, target):
             atomic_files.discard(target)
 

@@ -263,6 +263,11 @@ def _check_every(**given: int | None) -> None:
             raise ConfigError(f"state.commit({name}={steps!r}): write a whole number of steps, or leave it out")
 
 
+def set_step(state: State, step: int) -> None:
+    """Count on from `step`: what the parts of a restored state are was loaded from a checkpoint of a framework."""
+    state._data.step = step
+
+
 def epochs(state: State, total: int) -> Iterator[int]:
     """Loop over the epochs that remain.
 

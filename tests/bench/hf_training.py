@@ -1,9 +1,10 @@
 """A script with Hugging Face's Trainer, as its users write it: a small language model on Python's own library as text.
 
-    hf_training.py STEP_LOG STEPS STEP_S
+    hf_training.py STEP_LOG STEPS STEP_S [elastic]
 
 It makes `STEPS` steps of at least `STEP_S` seconds and appends a line to `STEP_LOG` after each. It knows nothing of the
-launcher, and saves nothing: what is measured is how long it takes to come back.
+launcher, and saves nothing: what is measured is how long it takes to come back. With `elastic` it is an ElasticTrainer,
+which keeps each step in memory.
 """
 
 from __future__ import annotations
@@ -79,7 +80,12 @@ def main() -> None:
             use_cpu=True,
             dataloader_pin_memory=False,
         )
-        Trainer(model, arguments, train_dataset=Text(), callbacks=[StepLog(path, step_s)]).train()
+        made: Any = Trainer
+        if sys.argv[4:] == ["elastic"]:
+            from elastic.integrations.transformers import ElasticTrainer
+
+            made = ElasticTrainer
+        made(model=model, args=arguments, train_dataset=Text(), callbacks=[StepLog(path, step_s)]).train()
 
 
 if __name__ == "__main__":

@@ -154,14 +154,14 @@ def digits(logs: Path, step_s: float = STEP_S) -> list[str]:
     return ["-m", DIGITS, *flags]
 
 
-def hf_trainer(logs: Path, step_s: float = STEP_S) -> list[str]:
-    """The script with Hugging Face's Trainer."""
-    return [str(HF_TRAINING), *plain(logs, step_s)[1:]]
+def hf_trainer(logs: Path, step_s: float = STEP_S, *, elastic: bool = False) -> list[str]:
+    """The script with Hugging Face's Trainer, or with ours."""
+    return [str(HF_TRAINING), *plain(logs, step_s)[1:], *(["elastic"] if elastic else [])]
 
 
-def lightning(logs: Path, step_s: float = STEP_S) -> list[str]:
-    """The script with Lightning's Trainer."""
-    return [str(LIGHTNING_TRAINING), *plain(logs, step_s)[1:]]
+def lightning(logs: Path, step_s: float = STEP_S, *, elastic: bool = False) -> list[str]:
+    """The script with Lightning's Trainer, as it is or with our integration."""
+    return [str(LIGHTNING_TRAINING), *plain(logs, step_s)[1:], *(["elastic"] if elastic else [])]
 
 
 def ours(np: str, *flags: str, script: Script = plain, workers: int = 1) -> Command:

@@ -195,16 +195,16 @@ class Bench:
         entries = [*(self._ours(kind) if self.args.only != "peer" else ())]
         entries += [*(self._peers(kind) if self.args.only != "ours" else ())]
         for entry, rounds in zip(entries, self.measure(kind, entries), strict=True):
-            self._keep(self._figure(kind, entry, [one.took_s for one in rounds], rounds))
+            self.keep(self._figure(kind, entry, [one.took_s for one in rounds], rounds))
             if kind.planned:
                 worst = max(abs(one.again) for one in rounds)
                 lost = results.figure(
                     f"{kind.name}: steps lost", entry.contender.name, "steps", [worst], command(kind), goal=0.0
                 )
-                self._keep(lost)
+                self.keep(lost)
             if logged_s := [one.logged_s for one in rounds if one.logged_s is not None]:
                 waited = replace(entry, what=prepared(entry.what), goal=preparation.LIMIT_S)
-                self._keep(self._figure(kind, waited, logged_s), "learning")
+                self.keep(self._figure(kind, waited, logged_s), "learning")
         if kind.name == "node":
             self._compare(kind)
 
@@ -305,7 +305,8 @@ class Bench:
             phases=phases.medians([one.phases for one in rounds]),
         )
 
-    def _keep(self, figure: results.Figure, file: str = "recovery") -> None:
+    def keep(self, figure: results.Figure, file: str = "recovery") -> None:
+        """Print a figure, and write it to its file."""
         self.figures.append(figure)
         results.write(file, [figure], self.args.results)
 
@@ -315,7 +316,7 @@ class Bench:
         for who, goal in ((jobs.TUNED, TUNED_GOAL), (jobs.DEFAULTS, DEFAULT_GOAL)):
             if results.OURS in known and who in known:
                 ratio = results.ratio(f"{kind.what}, in parts", known[results.OURS], known[who], goal, command(kind))
-                self._keep(ratio)
+                self.keep(ratio)
 
 
 def _words(kind: Kind, one: Round) -> str:

@@ -20,6 +20,7 @@ from tests.bench.nodes import ROOT
 FOLDER = ROOT / "docs" / "bench"
 OURS = "elastic-launch"
 NO_LEARN = f"{OURS}, --no_learn"
+INTEGRATION = "elastic-launch, elastic.integrations"
 ENVIRONMENT = ".venv/bin/"
 """Where `make setup` puts the Python that has what the benchmarks need; readers type their commands with it."""
 SCRIPTS_ENVIRONMENT = ".venv-scripts/bin/"

@@ -19,7 +19,7 @@ from tests.bench.results import Figure
 FIGURES, SCENARIOS = "figures", "recovery time by scenario"
 PAGES = {"README.md": (SCENARIOS,), "docs/measured.md": (SCENARIOS, FIGURES)}
 """The tables of each page."""
-BENCHMARKS = ("recovery", "learning", "start", "scale", "idle")
+BENCHMARKS = ("recovery", "integrations", "learning", "start", "scale", "idle")
 HEAD = "| what | who | median | goal | rounds | measure it |\n|---|---|---|---|---|---|\n"
 
 

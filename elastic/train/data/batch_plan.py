@@ -69,6 +69,10 @@ class BatchRule:
         share = -(-self.step(world) // world)
         return share if self.max_per_rank is None else min(self.max_per_rank, share)
 
+    def micro_batches(self, world: int) -> int:
+        """Into how many micro-batches a rank's share of a whole step is cut; the same for all ranks."""
+        return _pieces(self, -(-self.step(world) // world))
+
     def tail(self, left: int, world: int) -> tuple[int, tuple[int, ...]]:
         """How many whole steps `left` samples make, and the sizes of the steps after them (at most two)."""
         step = self.step(world)
@@ -143,7 +147,7 @@ class BatchPlan:
         whole, tail = self.rule.tail(self.length - self.consumed, self.world)
         object.__setattr__(self, "_whole", whole)
         object.__setattr__(self, "_tail", tail)
-        object.__setattr__(self, "_pieces", _pieces(self.rule, -(-self.rule.step(self.world) // self.world)))
+        object.__setattr__(self, "_pieces", self.rule.micro_batches(self.world))
 
     _whole: int = 0
     _tail: tuple[int, ...] = ()

@@ -1,0 +1,116 @@
+"""What of a `Trainer` cannot be exact in another world, each with a line that says what to use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sized
+from typing import Any
+
+from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+
+from elastic import environment
+from elastic.errors import ConfigError
+from elastic.train import report
+
+
+def require_exact(trainer: Any, trial: Any) -> None:
+    """Raise `ConfigError` for the first setting of `trainer` that cannot be exact."""
+    args, dataset = trainer.args, trainer.train_dataset
+    accelerator = args.accelerator_config
+    distributed = str(trainer.accelerator.distributed_type).rpartition(".")[2]
+    workers = environment.read(os.environ).world_size
+    problems = (
+        (
+            workers != args.world_size,
+            f"this is one of {workers} workers, and the Trainer trains alone, because it sees no GPU; set use_cpu=True "
+            "in TrainingArguments to train on the CPU",
+        ),
+        (trial is not None, "a hyperparameter search starts many trainings; start a job for each"),
+        (
+            isinstance(dataset, IterableDataset) or (dataset is not None and not isinstance(dataset, Sized)),
+            "train_dataset is iterable and has no place to resume from; use a dataset with __len__ and __getitem__",
+        ),
+        (
+            distributed in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP", "XLA"),
+            f"{distributed} keeps parts of the state that are not moved between worlds; use DDP, or a loop of your own "
+            "with torch.distributed.fsdp.fully_shard and elastic.State",
+        ),
+        (args.auto_find_batch_size, "auto_find_batch_size changes the batches by itself; leave it out"),
+        (
+            args.ignore_data_skip,
+            "ignore_data_skip starts an epoch from its beginning; leave it out: what is done is not read again",
+        ),
+        (not args.dataloader_in_order, "dataloader_in_order=False gives batches in no fixed order; leave it out"),
+        (
+            args.train_sampling_strategy not in ("random", "sequential"),
+            f"train_sampling_strategy={args.train_sampling_strategy!r} orders the samples by the world; leave it out, "
+            "and give an order of your own: ElasticTrainer(order=...)",
+        ),
+        (
+            accelerator.split_batches or accelerator.dispatch_batches,
+            "split_batches and dispatch_batches of accelerator_config share batches by the world; leave them out",
+        ),
+        (
+            trainer.loss_is_scaled_for_ga is True,
+            "loss_is_scaled_for_ga=True is a loss that depends on how many batches a step has; return the mean over "
+            "the batch, and set loss_is_scaled_for_ga=False",
+        ),
+    )
+    for wrong, text in problems:
+        if wrong:
+            raise ConfigError(f"ElasticTrainer: {text}")
+
+
+def require_whole_epoch(control: Any, run: Any) -> None:
+    """Raise `ConfigError` if a callback ended an epoch that has samples left, and training goes on."""
+    state = run.trainer.state
+    left = state.global_step % run.batches.steps
+    if control.should_epoch_stop and left and not control.should_training_stop:
+        raise ConfigError(
+            f"ElasticTrainer: a callback ended an epoch after {left} of {run.batches.steps} steps "
+            "(should_epoch_stop), so that the place in the data is no longer known; end the training instead "
+            "(should_training_stop), or leave samples out with order="
+        )
+
+
+def sampling(loader: Any, *, own_order: bool) -> tuple[int, bool]:
+    """The batch size of a loader of the Trainer, and whether it shuffles.
+
+    Raises `ConfigError` if its order is not that of the Trainer's own samplers.
+    """
+    batches = loader.batch_sampler
+    while hasattr(batches, "batch_sampler"):
+        batches = batches.batch_sampler  # Accelerate's, which shares the batches among the ranks.
+    sampler: Any = getattr(batches, "sampler", None)
+    size = getattr(batches, "batch_size", None)
+    if not isinstance(size, int):
+        raise ConfigError(
+            "ElasticTrainer: the training loader has a batch sampler of its own, or none; give it batch_size, and an "
+            "order of your own with ElasticTrainer(order=...)"
+        )
+    if own_order:
+        return size, False
+    shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement
+    if not (shuffles or isinstance(sampler, SequentialSampler)) or len(sampler) != len(loader.dataset):
+        raise ConfigError(
+            f"ElasticTrainer: the training sampler is a {type(sampler).__name__} whose order is not known in another "
+            "world; give the order with ElasticTrainer(order=...), a function of the epoch that returns indices"
+        )
+    return size, shuffles
+
+
+def leave_stops_to_the_launcher(trainer: Any) -> None:
+    """Turn `enable_jit_checkpoint` off under elastic-launch: every step is in memory, and SIGTERM must end a worker.
+
+    Its handler would keep the workers of a node failure alive until they are killed.
+    """
+    if not trainer.args.enable_jit_checkpoint or report.end() is None:
+        return
+    for callback in list(trainer.callback_handler.callbacks):
+        if type(callback).__name__ == "JITCheckpointCallback":
+            callback.on_train_end(trainer.args, trainer.state, trainer.control)  # Puts the former handler back.
+            trainer.remove_callback(callback)
+    if os.environ.get("RANK", "0") == "0":
+        report.log_to_agent(
+            "enable_jit_checkpoint has nothing to do: every step is kept in memory, and a drain stops after a step"
+        )

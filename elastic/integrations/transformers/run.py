@@ -1,0 +1,315 @@
+"""One call of `Trainer.train`: where it resumes, what it keeps after each step, and how losses are weighted."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from transformers.trainer_utils import TrainOutput
+
+from elastic.errors import ConfigError
+from elastic.integrations.checkpoint_folder import CheckpointFolder, FrameworkCheckpoint
+from elastic.integrations.late_part import LatePart
+from elastic.integrations.planned_batches import PlannedBatches
+from elastic.integrations.transformers.trainer_state import (
+    STATE_FILE,
+    TrainerSnapshots,
+    put_callback_states,
+    trainer_state,
+)
+from elastic.train import report
+from elastic.train.process_group.topology import Topology, current_topology
+from elastic.train.state import State, set_step
+
+SNAPSHOT: Final = "elastic_trainer.json"
+"""The file in a `checkpoint-*` folder that has what `trainer_state.json` leaves out."""
+
+
+class TrainingRun:
+    """Resumes a `Trainer`, and commits each of its steps.
+
+    Args:
+        trainer: The `Trainer`, not yet training.
+        total: The samples of a step over all ranks; None is what the first world takes in a step.
+        order: `order(epoch)` returns the indices of an epoch; None is the Trainer's own strategy.
+        memory_every: A copy goes to the memory of the nodes at each multiple of these steps.
+
+    Raises:
+        ConfigError: The checkpoint was made with other data.
+        CheckpointError: Nothing as new as the newest committed step can be read.
+    """
+
+    def __init__(
+        self, trainer: Any, total: int | None, order: Callable[[int], Sequence[Any]] | None, memory_every: int | None
+    ) -> None:
+        self.trainer = trainer
+        self.batches: PlannedBatches | None = None
+        self._total = total
+        self._order = order
+        self._memory_every = memory_every
+        self._accumulation = trainer.args.gradient_accumulation_steps
+        self._parts = {"model": LatePart(), "optimizer": LatePart(), "scheduler": LatePart()}
+        self._state = State(**self._parts, trainer="")
+        self._snapshots = TrainerSnapshots()
+        self._memory_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._document: dict[str, Any] | None = None
+        self._weights: list[tuple[float, int]] = []
+        self._loss: torch.Tensor | None = None
+        """The weighted loss of the newest step, as far as it is computed on this rank."""
+        self._first = True
+        """Whether the next loss is the first of a step."""
+        self._data: dict[str, Any] = {}
+        self._begun = 0.0
+        self._trained_s = 0.0
+        """Seconds of training in earlier processes."""
+        self._place: Topology
+        self._checkpoints: CheckpointFolder
+
+    # Resuming.
+
+    def resume(self, given: str | bool | None) -> str | None:
+        """Find the newest state of this job. A collective.
+
+        Args:
+            given: What the script passed as `resume_from_checkpoint`; it counts if the job has nothing of its own.
+
+        Returns:
+            What the Trainer is to resume from.
+        """
+        restored = self._state.restore()
+        self._place = current_topology()
+        self._checkpoints = CheckpointFolder(self.trainer.args.output_dir, self._place, setting="output_dir")
+        saved = self._checkpoints.newest()
+        document = json.loads(self._state.trainer) if restored and self._state.trainer else None
+        if saved is not None and (document is None or saved.step > document["state"]["global_step"]):
+            return self._from_folder(saved)
+        if document is None:
+            return given if isinstance(given, str) else None
+        self._take(document)
+        if document["finished"]:
+            return None
+        self._memory_folder = tempfile.TemporaryDirectory(prefix="elastic-trainer-")
+        trainer_state(self.trainer, document).save_to_json(str(Path(self._memory_folder.name, STATE_FILE)))
+        return self._memory_folder.name
+
+    def _from_folder(self, saved: FrameworkCheckpoint) -> str:
+        for part in self._parts.values():
+            part.forget()
+        set_step(self._state, saved.step)
+        self._take(json.loads((saved.folder / SNAPSHOT).read_text(encoding="utf-8")))
+        if self._place.rank == 0:
+            report.log_to_agent(f"resumed at step {saved.step} from {saved.folder}")
+        return str(saved.folder)
+
+    def _take(self, document: dict[str, Any]) -> None:
+        self._document = document
+        put_callback_states(self.trainer, document["callbacks"])
+
+    def finished(self) -> TrainOutput | None:
+        """Give the Trainer what a training that has finished left, and return what it returned; else None."""
+        document = self._document
+        if document is None or not document["finished"]:
+            return None
+        self._parts["model"].bind(self.trainer.model)
+        self.trainer.state = trainer_state(self.trainer, document)
+        metrics = dict(document["log_history"][-1]) if document["log_history"] else {}
+        metrics.pop("step", None)
+        return TrainOutput(document["state"]["global_step"], metrics.get("train_loss", 0.0), metrics)
+
+    def load_model(self, folder: str, model: Any) -> bool:
+        """Load the weights from memory if `folder` stands for it."""
+        if self._memory_folder is None or folder != self._memory_folder.name:
+            return False
+        self._parts["model"].bind(model)
+        return True
+
+    def begun(self, optimizer: Any, scheduler: Any) -> None:
+        """The Trainer has made everything: take up the rest of what was restored."""
+        trainer = self.trainer
+        for name, thing in (("model", trainer.model), ("optimizer", optimizer), ("scheduler", scheduler)):
+            self._parts[name].bind(thing)
+        if self._memory_folder is not None:
+            self._memory_folder.cleanup()
+            self._memory_folder = None
+        if self._document is not None:
+            log = self._document["log"]
+            trainer._tr_loss += log["loss"]
+            trainer._total_loss_scalar = log["loss_before"]
+            trainer._globalstep_last_logged = log["since_step"]
+            trainer._initial_global_step = log["first_step"]
+            trainer.state.total_flos = log["flos"]
+            self._trained_s = log["trained_s"]
+        self._begun = time.monotonic()
+        trainer.state.train_batch_size = trainer.args.train_batch_size
+
+    # Data.
+
+    def plan(self, dataset_length: int, batch_size: int, *, shuffle: bool, drop_last: bool) -> PlannedBatches:
+        """Say which samples each step takes, and let the Trainer accumulate as many batches as that needs."""
+        trainer, place = self.trainer, self._place
+        seed = trainer.args.seed if trainer.args.data_seed is None else trainer.args.data_seed
+        data = {"length": dataset_length, "seed": seed if shuffle else None, "drop_last": drop_last}
+        if self._document is not None:
+            self._require_same(self._document["data"], data)
+        total = self._total or (self._document or {}).get("data", {}).get("total")
+        if total is None:
+            total = batch_size * self._accumulation * place.world_size
+            if place.rank == 0:
+                report.log_to_agent(
+                    f"each step takes {total} samples in every world ({batch_size} x {self._accumulation} x "
+                    f"{place.world_size} workers, as in this one); ElasticTrainer(global_batch={total}) says so"
+                )
+        self._data = {**data, "total": total}
+        self.batches = PlannedBatches(
+            dataset_length,
+            total,
+            batch_size,
+            rank=place.rank,
+            world=place.world_size,
+            seed=data["seed"],
+            order=self._order,
+            drop_last=drop_last,
+        )
+        trainer.args.gradient_accumulation_steps = self.batches.per_step
+        return self.batches
+
+    def _require_same(self, saved: dict[str, Any], data: dict[str, Any]) -> None:
+        if self._total is not None:
+            data = {**data, "total": self._total}
+        names = {
+            "length": "use the dataset that it was made with",
+            "seed": "set the same seed, data_seed and train_sampling_strategy in TrainingArguments",
+            "drop_last": "set the same dataloader_drop_last in TrainingArguments",
+            "total": "give the same global_batch",
+        }
+        for name, value in data.items():
+            if value != saved[name]:
+                raise ConfigError(
+                    f"ElasticTrainer: the checkpoint was made with {name} {saved[name]}, and this run has {value}, so "
+                    f"that its steps would take other samples; {names[name]}, or another output_dir and job ID"
+                )
+
+    def begin_epoch(self) -> None:
+        """The next loop over the data is over what remains of the epoch that the Trainer is in."""
+        assert self.batches is not None
+        self.batches.begin(*divmod(self.trainer.state.global_step, self.batches.steps))
+
+    @property
+    def epochs_done(self) -> float:
+        """The epochs that are done, as a fraction."""
+        assert self.batches is not None
+        return float(self.trainer.state.global_step / self.batches.steps)
+
+    # Losses.
+
+    def begin_step(self, items: Callable[[Any], int | None], taken: Sequence[Any]) -> None:
+        """Weigh the micro-batches of the next step, so that their gradients add up to that of the whole step.
+
+        Args:
+            items: Of how many items the loss of a batch is the mean; None if of its samples.
+            taken: The batches that this rank has taken for the step.
+        """
+        assert self.batches is not None
+        micros = self.batches.micro_batches(self.trainer.state.global_step % self.batches.steps)
+        if len(micros) != len(taken):
+            raise ConfigError(
+                f"ElasticTrainer: this step has {len(micros)} batches, and the Trainer took {len(taken)}; leave "
+                "gradient_accumulation_steps alone while it trains"
+            )
+        counts = [items(batch) for batch in taken]
+        sizes = [len(micro.positions) if count is None else count for count, micro in zip(counts, micros, strict=True)]
+        if any(count is None for count in counts):
+            weights = [micro.weight for micro in micros]
+        else:
+            own = [size if micro.size else 0 for size, micro in zip(sizes, micros, strict=True)]
+            whole = self._sum([float(sum(own))])[0]
+            weights = [size * self._place.world_size / max(whole, 1.0) for size in own]
+        self._weights = list(zip(weights, sizes, strict=True))
+        self._first = True
+
+    def next_weight(self) -> tuple[float, int]:
+        """What the mean loss of the next micro-batch counts, and of how many items it is the mean."""
+        return self._weights.pop(0)
+
+    def add_loss(self, loss: torch.Tensor) -> None:
+        """Add the weighted loss of a micro-batch, for the progress line."""
+        self._loss = loss if self._first or self._loss is None else self._loss + loss
+        self._first = False
+
+    def _sum(self, values: list[float]) -> list[float]:
+        """The sum of each value over all ranks."""
+        if self._place.alone:
+            return values
+        box = torch.tensor(values, dtype=torch.float64, device="cpu")
+        dist.all_reduce(box, group=self._place.group)
+        return [float(value) for value in box]
+
+    # Keeping.
+
+    def commit(self) -> None:
+        """Commit the step that is complete, unless it is committed. A planned stop ends the process here."""
+        if self.trainer.state.global_step > self._state.step:
+            self._commit(finished=False)
+
+    def finish(self) -> None:
+        """Commit the last step, and that the training has finished."""
+        self._commit(finished=True)
+        self._state.finish()
+
+    def _commit(self, *, finished: bool) -> None:
+        loss = None
+        if report.end() is not None:  # Elsewhere nobody has memory for it, and nobody asks for a planned stop.
+            self._state.trainer, loss = self._snapshot(finished=finished)
+        self._state.commit(memory_every=self._memory_every, loss=loss, total=self.trainer.state.max_steps)
+
+    def _snapshot(self, *, finished: bool) -> tuple[str, float]:
+        """The state of the Trainer as text, and the loss of the step; the same on all ranks. A collective."""
+        trainer, world = self.trainer, self._place.world_size
+        step_loss = 0.0 if self._loss is None else float(self._loss)
+        own = [float(trainer._tr_loss), step_loss, float(trainer.current_flos)]
+        pending, loss, flos = self._sum(own)
+        log = {
+            "loss": pending / world,
+            "loss_before": trainer._total_loss_scalar,
+            "since_step": trainer._globalstep_last_logged,
+            "first_step": trainer._initial_global_step,
+            "trained_s": self._trained_s + time.monotonic() - self._begun,
+            "flos": trainer.state.total_flos + flos,
+        }
+        return self._snapshots.take(trainer, data=self._data, log=log, finished=finished), loss / world
+
+    def count_earlier_time(self, logs: dict[str, Any]) -> None:
+        """Let the speed at the end of the training be that of all its processes, as its loss is."""
+        own_s = logs["train_runtime"]
+        logs["train_runtime"] = round(own_s + self._trained_s, 4)
+        for name in ("train_samples_per_second", "train_steps_per_second"):
+            if name in logs:
+                logs[name] = round(logs[name] * own_s / max(logs["train_runtime"], 1e-4), 3)
+
+    def save_checkpoint(self, save: Callable[[], None]) -> Path:
+        """Let the Trainer save its `checkpoint-*` folder, whole or absent; where it is. A collective."""
+        trainer = self.trainer
+        args, step, name = trainer.args, trainer.state.global_step, f"checkpoint-{trainer.state.global_step}"
+        output_dir, push = args.output_dir, args.push_to_hub
+        snapshot, _ = self._snapshot(finished=False)
+        best = Path(output_dir, f"checkpoint-{trainer.state.best_global_step}")
+
+        def write(staged: Path) -> None:
+            args.output_dir, args.push_to_hub = str(staged.parent), False
+            try:
+                save()
+                if trainer.state.best_global_step and (best.exists() or best.name == name):
+                    trainer.state.best_model_checkpoint = str(best)
+            finally:
+                args.output_dir, args.push_to_hub = output_dir, push
+            if self._place.rank == 0:
+                trainer.state.save_to_json(str(staged / STATE_FILE))
+                (staged / SNAPSHOT).write_text(snapshot, encoding="utf-8")
+
+        return self._checkpoints.save(name, step, write)

@@ -1,0 +1,266 @@
+"""`ElasticTrainer`: Hugging Face's `Trainer`, resumed exactly in any world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import TrainOutput, rotate_checkpoints
+
+from elastic.errors import ConfigError
+from elastic.integrations.transformers import limits
+from elastic.integrations.transformers.run import TrainingRun
+from elastic.script.error_report import reporting_config_errors
+
+Batches: TypeAlias = tuple[list[Any], Any]
+"""The batches of a step, and what the Trainer divides their losses by; None: each is the mean over its own items."""
+
+if TYPE_CHECKING:
+    _Base: TypeAlias = Trainer
+else:
+    _Base = object
+
+
+class ElasticTrainerMixin(_Base):
+    """Makes a `Trainer` elastic; put it before the Trainer: `class MyTrainer(ElasticTrainerMixin, Trainer)`.
+
+    Each step takes the same samples in every world; a rank takes its share in as many batches of at most
+    `per_device_train_batch_size` as that needs, which is what `gradient_accumulation_steps` becomes. Every complete
+    step is kept in the memory of the nodes. A planned stop ends the process with `SystemExit(143)` after a step.
+
+    Args:
+        *args: The arguments of the Trainer.
+        global_batch: The samples of a step over all ranks. None: what the first world takes in a step, which is
+            `per_device_train_batch_size * gradient_accumulation_steps * world size`; later worlds keep that number.
+        order: `order(epoch)` returns the indices of an epoch, the same on every rank. None: shuffled by `data_seed` or
+            `seed`, or in the order of the dataset with `train_sampling_strategy="sequential"`.
+        memory_every: A copy goes to the memory of the nodes at each multiple of these steps; None: never.
+        **kwargs: The keyword arguments of the Trainer.
+
+    Raises:
+        ConfigError: A setting of the Trainer cannot be exact in another world. The text says what to use.
+    """
+
+    compute_loss: Any
+    """The method of the Trainer; while it trains, with the weight of each batch."""
+
+    def __init__(
+        self,
+        *args: Any,
+        global_batch: int | None = None,
+        order: Callable[[int], Sequence[Any]] | None = None,
+        memory_every: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        self._elastic: TrainingRun | None = None
+        self._elastic_weight: tuple[float, int] | None = None
+        self._elastic_options = (global_batch, order, memory_every)
+        super().__init__(*args, **kwargs)
+        self.compute_loss = partial(_weighted, self, self.compute_loss)
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train to the end, from the newest step of this job.
+
+        That is the newest of: the memory of the nodes, the checkpoint of a planned stop, and the newest `checkpoint-*`
+        in `output_dir` that an ElasticTrainer saved. If the job has none of them, `resume_from_checkpoint` counts. A
+        training that has finished already returns what it returned then.
+
+        Raises:
+            ConfigError: The Trainer cannot be exact, `train` was called before, or the data is not what it was.
+            CheckpointError: Nothing as new as the newest committed step can be read.
+        """
+        with reporting_config_errors():
+            limits.require_exact(self, trial)
+            if self._elastic is not None:
+                raise ConfigError(
+                    "ElasticTrainer: train() was called a second time; a job trains once, so start another job for it"
+                )
+            self._elastic = run = TrainingRun(self, *self._elastic_options)
+        limits.leave_stops_to_the_launcher(self)
+        path = run.resume(resume_from_checkpoint)
+        if (output := run.finished()) is not None:
+            return output
+        self.callback_handler.callbacks.insert(0, _Steps(run))
+        return cast("TrainOutput", super().train(path, trial, ignore_keys_for_eval))
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The Trainer's own loader, with batches that are exact in every world."""
+        loader = super().get_train_dataloader()
+        run = self._elastic
+        if run is None:
+            return cast("DataLoader[Any]", loader)
+        with reporting_config_errors():
+            batch_size, shuffle = limits.sampling(loader, own_order=self._elastic_options[1] is not None)
+            batches = run.plan(
+                len(loader.dataset), batch_size, shuffle=shuffle, drop_last=self.args.dataloader_drop_last
+            )
+        return DataLoader(
+            loader.dataset,
+            batch_sampler=batches,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as the Trainer does; the time of the training counts that of its earlier processes."""
+        if self._elastic is not None and "train_runtime" in logs:
+            self._elastic.count_earlier_time(logs)
+        super().log(logs, start_time)
+
+    def loss_items(self, batch: Any) -> int | None:
+        """Of how many items the loss of a batch is the mean. Override it for a loss that counts something else.
+
+        Args:
+            batch: A batch of the training loader, before it is moved to the device.
+
+        Returns:
+            The labels that are not -100 if each sample has several (those of a causal language model without the first
+            of each sample, which is no target); None if the loss is a mean over samples.
+        """
+        labels = batch.get("shift_labels", batch.get("labels")) if hasattr(batch, "get") else None
+        if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
+            return None
+        if "shift_labels" not in batch and getattr(self, "_loss_shifts_labels", False):
+            labels = labels[..., 1:]
+        return int(labels.ne(-100).sum())
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Batches:
+        """Take the batches of the next step, and weigh each by what it has of the whole step."""
+        run = self._elastic
+        if run is None:
+            return cast("Batches", super().get_batch_samples(epoch_iterator, num_batches, device))
+        if self.state.global_step >= self.state.max_steps:
+            return [], None  # Resumed behind the last step.
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        with reporting_config_errors():
+            run.begin_step(self.loss_items, batches)
+        return batches, None  # The loss of a batch is a mean over its own items.
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward of one batch, with its weight in the step."""
+        run = self._elastic
+        if run is None:
+            return cast("torch.Tensor", super().training_step(model, inputs, num_items_in_batch))
+        self._elastic_weight = run.next_weight()
+        try:
+            loss: torch.Tensor = super().training_step(model, inputs, None)
+        finally:
+            self._elastic_weight = None
+        run.add_loss(loss)
+        return loss
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Evaluate one batch. The loss of the last ones is that of their own samples, in every world.
+
+        Accelerate completes the last batches of the ranks with samples from the beginning. It takes them out of the
+        predictions again, and not out of the loss of a batch.
+        """
+        found = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        place = self.accelerator.gradient_state
+        size = _samples(inputs)
+        if self.args.world_size > 1 and place.end_of_dataloader and 0 < place.remainder < size * self.args.world_size:
+            own = max(1, min(size, place.remainder - size * self.args.process_index))
+            real = {
+                name: value[:own] if isinstance(value, torch.Tensor) and value.shape[:1] == (size,) else value
+                for name, value in inputs.items()
+            }
+            loss, _, _ = super().prediction_step(model, real, True, ignore_keys)
+            found = (loss, *found[1:])
+        return cast("tuple[Any, Any, Any]", found)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        run = self._elastic
+        if run is None or not run.load_model(resume_from_checkpoint, self.model if model is None else model):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        run, save = self._elastic, super()._save_checkpoint
+        if run is None:
+            save(model, trial)
+            return
+        folder = run.save_checkpoint(lambda: save(model, trial))
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder))
+        if self.args.should_save:
+            rotate_checkpoints(
+                output_dir=self.args.output_dir,
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=True,
+            )
+
+
+class ElasticTrainer(ElasticTrainerMixin, Trainer):
+    """Hugging Face's `Trainer`, with the arguments of `ElasticTrainerMixin`."""
+
+
+def _weighted(
+    trainer: Any, compute_loss: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The loss as `compute_loss` computes it, a mean over the batch; in a training step times what the batch counts."""
+    if trainer._elastic_weight is not None:
+        weight, items = trainer._elastic_weight
+    else:
+        weight, items = 1.0, trainer.loss_items(inputs) or _samples(inputs)
+    training = trainer._elastic_weight is not None
+    kwargs["num_items_in_batch"] = None
+    if trainer.compute_loss_func is not None:
+        kwargs["num_items_in_batch"] = torch.tensor(max(items, 1), device=trainer.args.device)
+        if trainer.args.average_tokens_across_devices:
+            weight /= trainer.args.world_size  # The Trainer multiplies by it.
+    elif training:
+        weight *= trainer.current_gradient_accumulation_steps  # The Trainer divides by it.
+    found = compute_loss(model, inputs, *args, **kwargs)
+    loss = found[0] if isinstance(found, tuple) else found
+    if weight == 0.0:
+        loss = loss.nan_to_num()  # The mean of no label is nan, which 0 does not take away.
+    return (loss * weight, *found[1:]) if isinstance(found, tuple) else loss * weight
+
+
+def _samples(inputs: Any) -> int:
+    """The samples of a batch."""
+    return next((len(value) for value in inputs.values() if isinstance(value, torch.Tensor)), 1)
+
+
+class _Steps(TrainerCallback):
+    """Tells a `TrainingRun` where the Trainer is."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._run.begun(kwargs["optimizer"], kwargs["lr_scheduler"])
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._run.begin_epoch()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """All that belongs to the step before is done: log, evaluation, checkpoint."""
+        self._run.commit()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer counts batches, of which a step has another number in another world."""
+        state.epoch = self._run.epochs_done
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        with reporting_config_errors():
+            limits.require_whole_epoch(control, self._run)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._run.finish()
