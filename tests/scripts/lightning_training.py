@@ -17,7 +17,12 @@ from elastic.integrations.lightning import Trainer
 from elastic.testing import reached, record
 
 SAMPLES = 50
-QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "accelerator": "cpu",
+}
 
 
 def data(samples: int = SAMPLES) -> TensorDataset:
@@ -48,6 +53,7 @@ class Net(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        schedule: Any
         if self.scheduler == "step":
             schedule = torch.optim.lr_scheduler.OneCycleLR(
                 optimizer, max_lr=0.05, total_steps=int(self.trainer.estimated_stepping_batches) + 1
@@ -82,6 +88,14 @@ class ManualNet(Net):
     def configure_optimizers(self) -> Any:
         weights = [p for p in self.parameters() if p.dim() > 1]
         return torch.optim.SGD(weights, lr=0.05), torch.optim.Adam([p for p in self.parameters() if p.dim() == 1])
+
+
+class DropoutNet(Net):
+    """Draws random numbers in each step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        _, x, y = batch
+        return mse_loss(self.net(torch.nn.functional.dropout(x, 0.3)), y)
 
 
 class TwoSets(Net):
@@ -123,7 +137,7 @@ def train(
     warnings.filterwarnings("ignore")
     lightning.seed_everything(3, verbose=False)
     torch.set_default_dtype(torch.float64)
-    model = {"Net": Net, "ManualNet": ManualNet, "TwoSets": TwoSets}[net](scheduler)
+    model = {"Net": Net, "ManualNet": ManualNet, "TwoSets": TwoSets, "DropoutNet": DropoutNet}[net](scheduler)
     chosen: list[Any] = [Recorder()]
     if "stop" in callbacks:
         chosen.append(EarlyStopping("val_loss", patience=1, min_delta=0.05))

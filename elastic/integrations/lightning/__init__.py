@@ -13,8 +13,9 @@ What is used of Lightning, all of it documented:
 - Loaders with `state_dict`, `load_state_dict` and a sampler with `set_epoch`.
 
 No name with an underscore is used. `Trainer.fit_loop` is public, its class is not documented; `restarting`, `batch_idx`
-and `on_iteration_done()` of it are used, and tests hold what they do. That a commit falls between two steps rests on the order of Lightning's loop, which tests
-hold: it fetches a batch when all of the step before is done, and it fetches none ahead where the length is known.
+and `on_iteration_done()` of it are used, and tests hold what they do. That a commit falls between two steps rests on
+the order of Lightning's loop, which tests hold, too: it fetches a batch when all of the step before is done, and none
+ahead where the length is known.
 """
 
 from __future__ import annotations

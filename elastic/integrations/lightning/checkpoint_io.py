@@ -30,7 +30,7 @@ LISTED_MAX: Final = 64
 
 
 class Published(msgspec.Struct, frozen=True):
-    """A file that training can go on from, and the global step of the last commit before it was written."""
+    """A file that training can resume from, and the global step of the last commit before it was written."""
 
     path: str
     committed: int
@@ -77,7 +77,7 @@ class FencedCheckpointIO(TorchCheckpointIO):
                 atomic_files.sync_folder(target.parent)
             finally:
                 staged.unlink(missing_ok=True)
-        if "optimizer_states" in checkpoint:  # Training cannot go on from weights alone.
+        if "optimizer_states" in checkpoint:  # Training cannot resume from weights alone.
             self._list(Published(str(target), self._committed()))
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What Lightning asks a cluster: this worker's place, as elastic-launch, torchrun or nobody has set it."""
+"""What Lightning asks a cluster: this worker's place, from elastic-launch or torchrun; one rank under plain python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ElasticEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """Lightning does not choose this one by itself."""
+        """Lightning takes this one only when it is given."""
         return False
 
     def world_size(self) -> int:

@@ -121,7 +121,7 @@ class TrainingData:
         self._warned = False
 
     def activate(self, loaders: Any, batches: float) -> None:
-        """Say with which loaders an epoch of so many batches runs: what `Trainer.train_dataloader` returns.
+        """Say with which loaders an epoch of `batches` batches runs: what `Trainer.train_dataloader` returns.
 
         Raises `ConfigError` if several loaders cannot be exact together.
         """
@@ -149,7 +149,7 @@ class TrainingData:
         return [loader.order.state_dict() for loader in self._active]
 
     def go_to(self, places: Sequence[Mapping[str, Any]], at_next_loop: Callable[[], None]) -> None:
-        """Go on where another world was. `at_next_loop` is called when the first loader takes its first index."""
+        """Resume where another world was. `at_next_loop` is called when the first loader takes its first index."""
         if len(places) != len(self._active):
             raise ConfigError(
                 f"the checkpoint has the places of {len(places)} training loaders, and this script has "
@@ -199,7 +199,7 @@ class TrainingData:
         return ExactLoader(loader.dataset, sampler, limit, self._call_before_fetch, **rest)
 
     def _total(self, size: int | None, sampler: ElasticSampler | None) -> int:
-        """The samples of a batch over all ranks; the first world's, if nobody has said it."""
+        """The samples of a batch over all ranks; the first world's, if neither script nor checkpoint says it."""
         if sampler is not None and sampler.batch is not None:
             total = sampler.batch.total
         elif self.samples is not None:
@@ -214,7 +214,7 @@ class TrainingData:
         if self.samples not in (None, total):
             raise ConfigError(
                 f"a training loader has batches of {total} samples over all ranks, and another one or "
-                f"Trainer(global_batch=...) has {self.samples}; give all the same"
+                f"Trainer(global_batch=...) has {self.samples}; give each the same"
             )
         self.samples = total
         return total
@@ -232,7 +232,7 @@ class TrainingData:
         if type(sampler) is DistributedSampler:
             return bool(sampler.shuffle), int(sampler.seed), drop_last or bool(sampler.drop_last)
         raise ConfigError(
-            f"{type(sampler).__name__} has an order of its own, which no other world can go on in; use {OURS}"
+            f"{type(sampler).__name__} has an order of its own, which another world cannot resume; use {OURS}"
         )
 
     def _call_before_fetch(self, loader: ExactLoader) -> None:
@@ -261,7 +261,7 @@ def _refuse_without_place(loader: Any) -> None:
 def _batch_size(loader: Any) -> int:
     if loader.batch_size is None and type(loader.batch_sampler) is not BatchSampler:
         what = "batch_size=None" if loader.batch_sampler is None else type(loader.batch_sampler).__name__
-        raise ConfigError(f"the training loader has {what}, so that nobody knows the size of a batch; use {OURS}")
+        raise ConfigError(f"the training loader has {what}, which does not tell the size of a batch; use {OURS}")
     return int(loader.batch_size or loader.batch_sampler.batch_size)
 
 

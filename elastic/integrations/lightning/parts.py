@@ -20,7 +20,7 @@ class CannotCut(Exception):
 
 
 def cut(batch: Any, samples: int, limit: int) -> list[Part]:
-    """Cut a batch of so many samples into parts of at most `limit`.
+    """Cut a batch of `samples` samples into parts of at most `limit`.
 
     Tensors are cut along their first dimension, and so are lists that have one entry for each sample. Mappings, tuples
     and lists of such things keep their shape. Raises `CannotCut` for anything else, and where a list may be both.

@@ -1,9 +1,10 @@
-"""One fit in one world: what it goes on from, when its steps are committed, and what is kept of it."""
+"""One fit in one world: what it resumes from, when its steps are committed, and what is kept of it."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import torch
 from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
 
 from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError
@@ -78,6 +80,7 @@ class Run(Callback):
         self._random: dict[str, Any] | None = None
         self._restored: dict[str, Any] = {}
         self._loaders: Any = None
+        self._sigterm: Any = signal.SIG_DFL
 
     def connect(self, trainer: Any, data: TrainingData, io: FencedCheckpointIO) -> None:
         """Say whose run it is. The trainer calls it once it is made."""
@@ -88,6 +91,7 @@ class Run(Callback):
     def begin(self, model: Any, ckpt_path: Any) -> Any:
         """Restore what the job has, and return what Lightning is to load: `STEP`, a file, or `ckpt_path`."""
         trainer = self._trainer
+        self._sigterm = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
         with reporting_config_errors():
             self._refuse(model)
             if trainer.fast_dev_run:
@@ -97,7 +101,7 @@ class Run(Callback):
         self._committed = self._state.committed
         file = self._newest_file()
         if file is not None and file.committed > self._committed:
-            report.log_to_agent(f"training goes on from {file.path}: there is no newer step")
+            report.log_to_agent(f"training resumes from {file.path}: there is no newer step")
             return file.path
         if not restored:
             return ckpt_path
@@ -128,6 +132,8 @@ class Run(Callback):
             self._activate()
         if self._restored:
             trainer.accumulate_grad_batches = self._restored.pop("accumulate")
+            if not self._data.places()[0]["consumed"]:  # Before the DataLoader draws its seed for this epoch.
+                self._restore_random()
             self._restored = self._model.restored = self._training.restored = {}
             trainer.fit_loop.on_iteration_done()  # Otherwise ReduceLROnPlateau makes no step at the end of this epoch.
         self.resuming = False
@@ -156,10 +162,10 @@ class Run(Callback):
         trainer.should_stop = self.resuming and bool(self._restored.get("should_stop"))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Go to the place in the data, and let SIGTERM end this process at once, as it does without Lightning."""
-        if self._place.generation:
+        """Go to the place in the data, and give SIGTERM back the handler that it had before Lightning."""
+        if self._place.generation and threading.current_thread() is threading.main_thread():
             # Lightning's handler waits for other ranks, which may be gone.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, self._sigterm)
         self._activate()
         if self._restored:
             trainer.callback_metrics.update(self._restored["metrics"])
@@ -194,6 +200,8 @@ class Run(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take it up from whatever Lightning loads. A given global_batch counts more than the one of the past."""
+        if self._trainer.state.fn != TrainerFn.FITTING:
+            return
         self._restored = state_dict
         if self._data.samples is None:
             self._data.samples = state_dict["samples"]
@@ -280,4 +288,4 @@ class Run(Callback):
                     "write the result into this one"
                 )
         if takes_iterator(model.training_step):
-            raise ConfigError("training_step(dataloader_iter) fetches batches by itself; write training_step(batch)")
+            raise ConfigError("training_step(dataloader_iter) fetches its own batches; write training_step(batch)")

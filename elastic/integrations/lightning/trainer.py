@@ -33,7 +33,7 @@ DDP: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class Trainer(lightning.pytorch.Trainer):
-    """Lightning's Trainer, which goes on at the same step when the world changes.
+    """Lightning's Trainer, which resumes at the same step when the world changes.
 
     ::
 
@@ -48,8 +48,8 @@ class Trainer(lightning.pytorch.Trainer):
             step has `accumulate_grad_batches` of such batches.
         max_per_rank: The most samples that a rank computes at once. By default the loader's batch_size. In a smaller
             world, a larger share is computed in several calls of training_step.
-        save_every: Steps between checkpoints on disk that `elastic.State` writes. None: at planned stops alone, beside
-            the files of ModelCheckpoint.
+        save_every: Steps between checkpoints on disk that `elastic.State` writes. None: at planned stops alone;
+            ModelCheckpoint writes its files anyhow.
         memory_every: Steps between copies in the memory of the nodes.
         ddp: Options of torch's DistributedDataParallel.
         **options: Those of Lightning's Trainer.
@@ -103,9 +103,9 @@ class Trainer(lightning.pytorch.Trainer):
         ckpt_path: str | Path | None = None,
         weights_only: bool | None = None,
     ) -> None:
-        """Train from where the job is; from `ckpt_path`, or anew, if it has not begun. The arguments are Lightning's.
+        """Train from where the job is; from `ckpt_path`, or from the start, if it has not begun.
 
-        Raises SystemExit(143) at a planned stop, after the step was saved.
+        The arguments are Lightning's. Raises SystemExit(143) at a planned stop, after the step was saved.
         """
         path = self._elastic_run.begin(model, ckpt_path)
         super().fit(model, train_dataloaders, val_dataloaders, datamodule, path, weights_only)

@@ -15,17 +15,13 @@ import pytest
 from elastic.errors import RunFailed
 from elastic.testing import Loss, Result, World, run
 from elastic.testing.schedule import How
+from tests.support.frameworks import needs
 from tests.support.job_harness import Job, story
 from tests.support.script_runs import completed
 
-MISSING = importlib.util.find_spec("lightning") is None
-pytestmark = [
-    pytest.mark.scripts,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(MISSING, reason="lightning is not installed; make scripts does it"),
-]
+pytestmark = [*needs("lightning"), pytest.mark.timeout(600)]
 
-if not MISSING:
+if importlib.util.find_spec("lightning"):
     from tests.scripts import lightning_training as training
 
 BATCH = {"elastic_options": {"global_batch": 12}}
@@ -52,7 +48,7 @@ def rest(result: Result) -> dict[str, Any]:
 
 
 def used(result: Result, epoch: int) -> list[int]:
-    """The samples of an epoch in steps that survived: of a step that was made again, those of the last time."""
+    """The samples of an epoch in steps that survived: of a step that was repeated, those of the last time."""
     last = {step: 0 for _, step, _, _ in result.records}
     for _, step, generation, _ in result.records:
         last[step] = max(last[step], generation)
@@ -102,6 +98,13 @@ def test_a_run_whose_world_changes_ends_with_the_numbers_of_an_undisturbed_one(c
     for epoch in range(2):
         assert len(used(changed, epoch)) == len(set(used(changed, epoch))) == samples
         assert used(changed, epoch) == used(undisturbed, epoch)
+
+
+def test_random_numbers_continue_in_a_world_of_the_same_size(tmp_path: Path) -> None:
+    arguments = {"net": "DropoutNet"}
+    undisturbed = trained(tmp_path / "one", [2], arguments=arguments)
+    changed = trained(tmp_path / "many", [2, 2, 2], arguments=arguments, change_at=[3, 5], how="planned")
+    assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
 
 
 def test_early_stopping_in_the_middle_of_an_epoch_comes_at_the_same_step(tmp_path: Path) -> None:

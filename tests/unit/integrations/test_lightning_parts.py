@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-MISSING = importlib.util.find_spec("lightning") is None
-pytestmark = [
-    pytest.mark.scripts,
-    pytest.mark.skipif(MISSING, reason="lightning is not installed; make scripts does it"),
-]
+from tests.support.frameworks import needs
 
-if not MISSING:
+pytestmark = needs("lightning")
+
+if importlib.util.find_spec("lightning"):
     from elastic.integrations.lightning.parts import CannotCut, cut
 
 
