@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -125,7 +124,7 @@ class TrainingData:
 
         Raises `ConfigError` if several loaders cannot be exact together.
         """
-        self._active = list(CombinedLoader(loaders, "min_size").flattened)
+        self._active = list(_flat(loaders))
         if len(self._active) < 2:
             return
         if batches > min(map(len, self._active)):
@@ -243,6 +242,15 @@ class TrainingData:
     def _say(self, line: str) -> None:
         if self._rank == 0:
             report.log_to_agent(line)
+
+
+def _flat(loaders: Any) -> Iterator[ExactLoader]:
+    """The loaders in dicts, lists and tuples, in the order in which Lightning fetches from them."""
+    if isinstance(loaders, ExactLoader):
+        yield loaders
+    elif isinstance(loaders, Mapping | list | tuple):
+        for entry in loaders.values() if isinstance(loaders, Mapping) else loaders:
+            yield from _flat(entry)
 
 
 def _refuse_without_place(loader: Any) -> None:

@@ -169,13 +169,15 @@ def test_what_cannot_be_exact_is_refused_in_one_line(what: str, tmp_path: Path) 
 async def test_the_example_resumes_from_memory_when_a_node_is_killed(job: Job) -> None:
     script = ("-m", "elastic.examples.lightning_digits", "--epochs", "8", "--step_time", "0.05")
     nodes = [await job.node("--np", "3", ttl_s=2, script=script) for _ in range(3)]
-    steps = [asyncio.create_task(node.says(r"step \d+ of 184 · world 3")) for node in nodes]  # That of rank 0 shows them.
+    steps = [
+        asyncio.create_task(node.says(r"step \d+ of 184 · world 3")) for node in nodes
+    ]  # That of rank 0 shows them.
     _, others = await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
     for task in others:
         task.cancel()
     nodes[2].signal(signal.SIGKILL)
     assert [await node.exits() for node in nodes[:2]] == [0, 0]
-    lines = [line for node in nodes[:2] for line in node.lines]
+    lines = [line for node in nodes[:2] for line in (*node.lines, *node.shown)]
     assert any(re.search(r"resumed at step \d+ from memory", line) for line in lines), lines
     (said,) = [found for line in lines if (found := re.search(r"test accuracy (\S+) % after (\d+) steps", line))]
     assert int(said[2]) == 8 * 23
