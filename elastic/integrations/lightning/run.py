@@ -268,8 +268,8 @@ class Run(Callback):
         if os.environ.get("ELASTIC_RESTORE_STEP"):
             return None
         place = current_topology()
-        found = msgspec.json.encode(self._io.published()) if place.rank == 0 else None
-        file = _decode.decode(byte_collectives.broadcast(found, 0, place.group))
+        message = msgspec.json.encode(self._io.published()) if place.rank == 0 else None
+        file = _decode.decode(byte_collectives.broadcast(message, 0, place.group))
         if file is None:
             return None
         missing = b"" if os.path.isfile(file.path) else b"missing"
