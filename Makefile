@@ -1,4 +1,4 @@
-# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch. make torchft: torchft into .venv-torchft. make scripts: HF Trainer, Lightning and datasets into .venv-scripts.
+# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch. make torchft: torchft into .venv-torchft. make scripts: HF Trainer, Lightning, datasets and trackers into .venv-scripts.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -78,7 +78,7 @@ scripts: $(SCRIPTS)/.installed
 
 $(SCRIPTS)/.installed: constraints.txt pyproject.toml
 	test -x $(SCRIPTS)/bin/python || "$(PYTHON)" -m venv $(SCRIPTS)
-	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt transformers accelerate lightning datasets -e '.[test]'
+	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt transformers accelerate lightning datasets -e '.[test,trackers]'
 	touch $@
 
 clean:

@@ -13,7 +13,7 @@ from elastic.train.data.permutation import Permutation
 
 
 class PlannedBatches(Sampler[list[Any]]):
-    """A batch sampler for torch's DataLoader, for a framework that counts steps and skips batches by itself.
+    """A batch sampler for torch's DataLoader, for a framework that counts the steps and skips batches.
 
     Since a step takes `total` samples in every world, the place in the data follows from the number of steps. An epoch
     that is resumed yields an empty list for each batch before its place: the framework skips them, and nothing is read.
@@ -64,7 +64,7 @@ class PlannedBatches(Sampler[list[Any]]):
         return self.rule.micro_batches(self.world)
 
     def begin(self, epoch: int, steps: int) -> None:
-        """Say that the next loop is over what remains of `epoch` after so many steps."""
+        """Say that the next loop is over what remains of `epoch` after `steps` steps."""
         self._epoch, self._place = epoch, steps
 
     def micro_batches(self, step: int) -> list[MicroBatch]:

@@ -4,8 +4,8 @@ Every subcommand is a row of `COMMANDS`. The flags that name the job are those o
 environment variables.
 
 Exit codes: 0 done, 1 there is no such job or worker, its node cannot be asked, the job has ended or cannot be forgotten
-yet, or, of doctor, a check failed, 2 wrong
-command line, or stdout takes nothing, 3 the store says no, 4 the store does not answer.
+yet, or, of doctor, a check failed, 2 wrong command line, or stdout takes nothing, 3 the store says no, 4 the store does
+not answer. Of `scale` in Kubernetes the API server stands for the store.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from elastic.core.keys import JobKeys
 from elastic.errors import ConfigError
 from launcher import __version__
 from launcher.config.argv import argparse_kind, help_parser
 from launcher.config.flags import BY_NAME
 from launcher.ctl import events, forget, list_jobs, logs, orders, report, status, ui
 from launcher.doctor import command as doctor
-from launcher.job.named_job import WHO, NamedJob, Subcommand, named_job, open_store
+from launcher.job.named_job import WHO, Subcommand, opened_job
 from launcher.system import limits
 from launcher.system.descriptors import discard_unflushed, open_standard, write_stderr_line
 from launcher.system.stdout import print_result, run_reporting_errors
@@ -56,12 +55,8 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if command.run is None:
         assert command.alone is not None
         return await command.alone(asked, environ)
-    servers, job_id, key_prefix = named_job(vars(asked), environ)
-    store = open_store(vars(asked), environ)
-    try:
-        return await command.run(NamedJob(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints), asked)
-    finally:
-        await store.close()
+    async with opened_job(vars(asked), environ) as job:
+        return await command.run(job, asked)
 
 
 # The command line.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -11,7 +11,8 @@ from elastic._text import counted
 from elastic.core.view import StoreView
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration
-from launcher.job.named_job import WHO, NamedJob, Subcommand, write
+from launcher.ctl import pods
+from launcher.job.named_job import WHO, NamedJob, Subcommand, opened_job, write
 from launcher.job.stop import end_if_deserted, run_of, stop, why
 from launcher.job.submit import DEADLINE_MIN_S, drain, ended, scale
 from launcher.job.watch import JobWatch
@@ -29,14 +30,21 @@ def _scale_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N|N+|MIN:MAX",
         help="how many nodes, as in elastic-launch: N, N+ (every node that joins), or MIN:MAX (N:N is exactly N)",
     )
+    pods.add_arguments(parser)
 
 
-async def _scale(job: NamedJob, asked: argparse.Namespace) -> int:
-    write([await scale(job, asked.np)])
+async def _scale(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    if pods.named(asked):
+        write([await pods.resize(asked, environ)])
+        return 0
+    async with opened_job(vars(asked), environ) as job:
+        write([await scale(job, asked.np)])
     return 0
 
 
-SCALE: Final = Subcommand("scale", "change how many nodes a job uses, while it runs", _scale_arguments, _scale)
+SCALE: Final = Subcommand(
+    "scale", "change how many nodes a job uses, or how many pods it has, while it runs", _scale_arguments, alone=_scale
+)
 
 
 # Nodes leave in order: their workers save, and the others go on.

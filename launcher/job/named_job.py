@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -117,6 +118,17 @@ def open_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> S
     for line in warnings:
         write_stderr_line(f"warning: {line}", WHO)
     return way.open()
+
+
+@asynccontextmanager
+async def opened_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> AsyncIterator[NamedJob]:
+    """The job that was named, with a store that is closed at the end. Raises `ConfigError`."""
+    servers, job_id, key_prefix = named_job(asked, environ)
+    store = open_store(asked, environ)
+    try:
+        yield NamedJob(job_id, JobKeys(job_id, key_prefix), store, servers.endpoints)
+    finally:
+        await store.close()
 
 
 def _need(name: str, given: Mapping[str, Any], question: str) -> None:

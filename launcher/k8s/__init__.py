@@ -1,1 +1,1 @@
-"""The Kubernetes autoscaler: it reads a Job and its pods, and sets the number of pods."""
+"""Jobs and JobSets of Kubernetes: the autoscaler, and how it and elastic-ctl change the number of pods."""

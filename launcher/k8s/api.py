@@ -1,4 +1,4 @@
-"""The API server of Kubernetes, as far as the autoscaler asks it: one Job and its pods."""
+"""The API server of Kubernetes, for one namespace: a Job or a JobSet, its pods, and how many there are."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
-from launcher.k8s.objects import ApiErrorBody, KubeJob, PodList
+from elastic.errors import ElasticError
+from launcher.k8s.objects import (
+    ApiErrorBody,
+    KubeJob,
+    KubeJobSet,
+    PodList,
+    as_job,
+    job_name,
+    job_patch,
+    jobset_patch,
+)
 
 ANSWER_S = 20.0
 BYTES_MAX = 256 << 20
@@ -27,10 +37,19 @@ NO_ANSWER: Final = (
     ValueError,
 )
 """What a call raises when there is no answer, or one that cannot be read: nested too deep, or no text."""
+MERGE_PATCH: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+NOT_FOUND, CHANGED = 404, (409, 410)
+IMMUTABLE: Final = "field is immutable"
+"""What the webhook of JobSet says of a size that it does not let change."""
+
+Read = TypeVar("Read")
 
 
-class ApiRefused(Exception):
+class ApiRefused(ElasticError):
     """The API server said no, with this status."""
+
+    exit_code = 3
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"the API server says {status}: {message}")
@@ -38,53 +57,73 @@ class ApiRefused(Exception):
 
 
 class KubeApi:
-    """One Job at the API server. Calls raise `ApiRefused` or one of `NO_ANSWER`."""
+    """One namespace at the API server. Calls raise `ApiRefused` or one of `NO_ANSWER`."""
 
-    def __init__(self, session: aiohttp.ClientSession, server: str, namespace: str, job: str, token: Path) -> None:
-        """The token is read for each call: Kubernetes writes it anew every hour."""
+    def __init__(self, session: aiohttp.ClientSession, server: str, namespace: str, token: Path | None) -> None:
+        """The token is read for each call: Kubernetes renews it every hour. None: no token, as for `kubectl proxy`."""
         self._session = session
-        self._job = f"{server}/apis/batch/v1/namespaces/{quote(namespace)}/jobs/{quote(job)}"
-        self._pods = f"{server}/api/v1/namespaces/{quote(namespace)}/pods"
+        self._server = server.rstrip("/")
+        self._namespace = quote(namespace, safe="")
         self._token = token
 
-    async def job(self) -> KubeJob:
-        """The Job as it is."""
-        return msgspec.json.decode(await self._asked("GET", self._job), type=KubeJob)
+    async def get(self, group: str, resource: str, name: str, kind: type[Read]) -> Read:
+        """An object of a group with its version, such as batch/v1."""
+        return msgspec.json.decode(await self._asked("GET", self._url(group, resource, name)), type=kind)
+
+    async def patch(self, group: str, resource: str, name: str, patch: Any, content_type: str) -> None:
+        """Change an object."""
+        body = msgspec.json.encode(patch)
+        await self._asked("PATCH", self._url(group, resource, name), body=body, content_type=content_type)
 
     async def pods(self, uid: str) -> PodList:
-        """The Job's pods, and the moment (`resourceVersion`) from which they can be watched."""
-        query = {"labelSelector": f"{OWNER}={uid}"}
-        return msgspec.json.decode(await self._asked("GET", self._pods, query=query), type=PodList)
+        """The pods of the Job with this uid, and the moment (`resourceVersion`) from which they can be watched."""
+        return msgspec.json.decode(await self._asked("GET", self._pods, query=_of(uid)), type=PodList)
 
     async def changed(self, uid: str, version: str, limit_s: float) -> None:
         """Return when something happens to a pod, or can be missed, or after `limit_s`."""
-        query = {"labelSelector": f"{OWNER}={uid}", "watch": "1", "resourceVersion": version}
+        query = _of(uid) | {"watch": "1", "resourceVersion": version}
         query["timeoutSeconds"] = str(max(1, round(limit_s)))
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s), await self._sent("GET", self._pods, query=query) as answer:
                 await answer.content.readany()
 
-    async def resize(self, size: int, version: str) -> None:
-        """Both numbers in one change, if the Job is still as it was at `version`."""
-        spec = {"completions": size, "parallelism": size}
-        body = msgspec.json.encode({"metadata": {"resourceVersion": version}, "spec": spec})
-        await self._asked("PATCH", self._job, body=body)
+    def _url(self, group: str, resource: str, name: str) -> str:
+        return f"{self._server}/apis/{group}/namespaces/{self._namespace}/{resource}/{quote(name, safe='')}"
+
+    @property
+    def _pods(self) -> str:
+        return f"{self._server}/api/v1/namespaces/{self._namespace}/pods"
 
     async def _asked(
-        self, method: str, url: str, *, query: Mapping[str, str] | None = None, body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "",
     ) -> bytes:
-        async with asyncio.timeout(ANSWER_S), await self._sent(method, url, query=query, body=body) as answer:
+        sent = self._sent(method, url, query=query, body=body, content_type=content_type)
+        async with asyncio.timeout(ANSWER_S), await sent as answer:
             said = await answer.content.read(BYTES_MAX)
             while not answer.content.at_eof() and len(said) < BYTES_MAX:
                 said += await answer.content.read(BYTES_MAX - len(said))
             return said
 
     async def _sent(
-        self, method: str, url: str, *, query: Mapping[str, str] | None = None, body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "",
     ) -> aiohttp.ClientResponse:
-        headers = {"Authorization": f"Bearer {self._token.read_text().strip()}", "Accept": "application/json"}
+        headers = {"Accept": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token.read_text().strip()}"
         if body is not None:
-            headers["Content-Type"] = "application/merge-patch+json"
+            headers["Content-Type"] = content_type
         answer = await self._session.request(method, url, params=query, data=body, headers=headers)
         if answer.status < 300:
             return answer
@@ -95,3 +134,83 @@ class KubeApi:
         except msgspec.MsgspecError:
             message = answer.reason or ""
         raise ApiRefused(answer.status, " ".join(message.split())[:1000])
+
+
+def _of(uid: str) -> dict[str, str]:
+    return {"labelSelector": f"{OWNER}={uid}"}
+
+
+class ScaledObject(Protocol):
+    """An object of Kubernetes whose number of pods can be changed. `str` names it in messages.
+
+    Calls raise `ApiRefused`, `NotScalable` or one of `NO_ANSWER`.
+    """
+
+    async def read(self) -> KubeJob:
+        """The object as a Job."""
+
+    async def resize(self, size: int, *, pinned: bool = False) -> None:
+        """Set completions and parallelism in one change, if the object is still what `read` found last.
+
+        `pinned` also writes the annotation that the autoscaler obeys.
+        """
+
+
+class ScaledJob:
+    """A Job."""
+
+    def __init__(self, api: KubeApi, name: str) -> None:
+        self._api = api
+        self._name = name
+        self._last: KubeJob | None = None
+
+    def __str__(self) -> str:
+        return f"Job {self._name}"
+
+    async def read(self) -> KubeJob:
+        """The Job as it is."""
+        self._last = await self._api.get("batch/v1", "jobs", self._name, KubeJob)
+        return self._last
+
+    async def resize(self, size: int, *, pinned: bool = False) -> None:
+        """Set the number of its pods."""
+        assert self._last is not None, "read comes first"
+        await self._api.patch("batch/v1", "jobs", self._name, job_patch(self._last, size, pinned=pinned), MERGE_PATCH)
+
+
+class ScaledJobSet:
+    """One replicated Job of a JobSet. The JobSet controller takes the numbers over into the Job that it made."""
+
+    GROUP: Final = "jobset.x-k8s.io/v1alpha2"
+
+    def __init__(self, api: KubeApi, name: str, replicated: str) -> None:
+        self._api = api
+        self._name = name
+        self._replicated = replicated
+        self._last: KubeJobSet | None = None
+
+    def __str__(self) -> str:
+        return f"JobSet {self._name}"
+
+    async def read(self) -> KubeJob:
+        """The JobSet, and the Job that its controller has made, if it has."""
+        self._last = await self._api.get(self.GROUP, "jobsets", self._name, KubeJobSet)
+        child: KubeJob | None = None
+        try:
+            child = await self._api.get("batch/v1", "jobs", job_name(self._name, self._replicated), KubeJob)
+        except ApiRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+        return as_job(self._last, self._replicated, child)
+
+    async def resize(self, size: int, *, pinned: bool = False) -> None:
+        """Set the number of pods of the replicated Job."""
+        assert self._last is not None, "read comes first"
+        patch = jobset_patch(self._last, self._replicated, size, pinned=pinned)
+        try:
+            await self._api.patch(self.GROUP, "jobsets", self._name, patch, JSON_PATCH)
+        except ApiRefused as error:
+            if IMMUTABLE not in str(error):
+                raise
+            hint = "JobSet refuses a new size; use JobSet 0.12 or later and turn on its feature gate ElasticJobSet"
+            raise ApiRefused(error.status, hint) from error

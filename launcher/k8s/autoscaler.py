@@ -1,11 +1,13 @@
-"""Lets an elastic Job of Kubernetes grow and shrink with the machines that there are.
+"""Lets an elastic Job or JobSet of Kubernetes grow and shrink with the machines that there are.
 
     elastic-k8s-autoscaler --job train --np 1:8
+    elastic-k8s-autoscaler --jobset train --np 1:8
 
 It asks for as many pods as `--np` allows, all at once: pods without a machine are what a cluster's own autoscaler adds
 machines for. Those that still have none after `--patience` are taken back from the end, and asked for again after
 `--again`. A number in the annotation `elastic-launch/nodes` of the Job counts instead. Completions and parallelism
-are changed together, as Kubernetes (1.27 and later) wants it, and only if the Job is still what was read.
+are changed together, as Kubernetes (1.27 and later) wants it, and only if the Job is still what was read. Of a JobSet
+(0.12 and later, with the feature gate ElasticJobSet) the same numbers are changed in its replicated Job.
 
 Nothing is kept: it may be started again at any time. Without it the Job runs as it is.
 """
@@ -15,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
-import aiohttp
-
 from elastic._text import counted
 from elastic.core.model import Np
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration, duration_text
-from launcher.k8s.api import ANSWER_S, NO_ANSWER, ApiRefused, KubeApi
-from launcher.k8s.objects import view_of
+from launcher.k8s.api import CHANGED, NO_ANSWER, NOT_FOUND, ApiRefused, KubeApi, ScaledObject
+from launcher.k8s.connection import ACCOUNT, NO_SERVER, add_replicated_job, connected, scaled, server_inside
+from launcher.k8s.objects import NotScalable, view_of
 from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, ResizeJob, ScalingMemory, ScalingPolicy, decide
-from launcher.net.endpoints import join_host_port
 
 PROG: Final = "elastic-k8s-autoscaler"
 ROUND_S = 30.0
@@ -41,16 +40,14 @@ CALM_S = 1.0
 """Pods change many at a time; they are listed at most so often."""
 TROUBLE_S, TROUBLE_MAX_S = 0.5, 30.0
 """After trouble it waits so long, and twice as long each time that it is the same."""
-NOT_FOUND, CHANGED = 404, (409, 410)
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class JobScaler:
-    """Keeps one Job at the size that `decide` finds right. A reason is said when it is another one."""
+    """Keeps one Job or JobSet at the size that `decide` finds right. A reason is said when it is another one."""
 
-    def __init__(self, api: KubeApi, name: str, policy: ScalingPolicy, say: Callable[[str], None]) -> None:
+    def __init__(self, api: KubeApi, target: ScaledObject, policy: ScalingPolicy, say: Callable[[str], None]) -> None:
         self._api = api
-        self._name = name
+        self._target = target
         self._policy = policy
         self._say = say
         self._said = ""
@@ -67,6 +64,8 @@ class JobScaler:
                 continue
             except ApiRefused as error:
                 trouble, said = f"{error}; trying again", error.status
+            except NotScalable as error:
+                trouble, said = f"{error}; waiting for another one", 0
             except NO_ANSWER as error:
                 trouble, said = f"the API server cannot be asked ({error or type(error).__name__}); trying again", 0
             if said == NOT_FOUND:
@@ -79,14 +78,14 @@ class JobScaler:
 
     async def _round(self) -> None:
         """Read, decide, act, and wait for news."""
-        job = await self._api.job()
+        job = await self._target.read()
         if job.metadata.uid != self._uid:  # Another one under the same name.
             self._memory, self._uid = ScalingMemory(), job.metadata.uid
         listed = await self._api.pods(self._uid)
         now = time.monotonic()
         decision, memory = decide(view_of(job, listed.items), self._memory, self._policy, now)
         if isinstance(decision, ResizeJob):
-            await self._api.resize(decision.size, job.metadata.resource_version)
+            await self._target.resize(decision.size)
             self._memory = memory
             self._log_change(f"from {job.spec.completions} to {counted(decision.size, 'pod')}: {decision.reason}")
             return
@@ -98,7 +97,7 @@ class JobScaler:
 
     def _log_change(self, what: str) -> None:
         if what != self._said:
-            self._say(f"Job {self._name}: {what}")
+            self._say(f"{self._target}: {what}")
             self._said = what
 
 
@@ -124,11 +123,12 @@ def _pods(text: str) -> Np:
 
 
 def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
-    inside = f"https://{join_host_port(host, int(port))}" if host else ""
     say = argparse.RawDescriptionHelpFormatter
     parser = _AutoscalerParser(prog=PROG, description=__doc__, formatter_class=say, allow_abbrev=False)
-    parser.add_argument("--job", required=True, help="the name of the Job")
+    whose = parser.add_mutually_exclusive_group(required=True)
+    whose.add_argument("--job", metavar="NAME", help="the name of the Job")
+    whose.add_argument("--jobset", metavar="NAME", help="the name of the JobSet")
+    add_replicated_job(parser)
     parser.add_argument(
         "--np", required=True, type=readers.argument(_pods), metavar="MIN:MAX", help="pods, at least and at most"
     )
@@ -136,24 +136,21 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     add_wait("--patience", default=PATIENCE_S, help=f"how long pods wait for a machine ({duration_text(PATIENCE_S)})")
     add_wait("--again", default=AGAIN_S, help=f"how long until more is asked for ({duration_text(AGAIN_S)})")
     parser.add_argument("--namespace", default=environ.get("POD_NAMESPACE", "default"))
-    parser.add_argument("--server", default=inside, help="the API server; inside a pod it is known")
+    parser.add_argument("--server", default=server_inside(environ), help="the API server; inside a pod it is known")
     parser.add_argument("--token_file", type=Path, default=ACCOUNT / "token")
     parser.add_argument("--ca_file", type=Path, default=ACCOUNT / "ca.crt")
     arguments = parser.parse_args(argv)
     if not arguments.server:
-        parser.error("this is no pod of Kubernetes; name the API server with --server https://HOST:PORT")
+        parser.error(f"{NO_SERVER}; name the API server with --server https://HOST:PORT")
     return arguments
 
 
 async def _run(asked: argparse.Namespace) -> None:
     np: Np = asked.np
     policy = ScalingPolicy(np.low, np.high, asked.patience, asked.again)
-    secure = ssl.create_default_context(cafile=asked.ca_file) if asked.server.startswith("https:") else True
-    connector = aiohttp.TCPConnector(ssl=secure)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        api = KubeApi(session, asked.server.rstrip("/"), asked.namespace, asked.job, asked.token_file)
-        await JobScaler(api, asked.job, policy, _say).follow()
+    async with connected(asked.server, asked.namespace, asked.token_file, asked.ca_file) as api:
+        target = scaled(api, job=asked.job, jobset=asked.jobset, replicated_job=asked.replicated_job)
+        await JobScaler(api, target, policy, _say).follow()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,9 +1,9 @@
-"""A Job of Kubernetes and its pods, as far as they count for how large it is to be: pure."""
+"""A Job or JobSet of Kubernetes and its pods, as far as they count for how large it is to be: pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -61,6 +61,41 @@ class KubeJob(msgspec.Struct, frozen=True):
     status: KubeJobStatus = KubeJobStatus()
 
 
+class JobTemplate(msgspec.Struct, frozen=True):
+    """What each Job of a replicated Job is made from."""
+
+    spec: KubeJobSpec = KubeJobSpec()
+
+
+class ReplicatedJob(msgspec.Struct, frozen=True):
+    """One of spec.replicatedJobs of a JobSet."""
+
+    name: str = ""
+    replicas: int = 1
+    template: JobTemplate = JobTemplate()
+
+
+class KubeJobSetSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """spec of a JobSet."""
+
+    replicated_jobs: list[ReplicatedJob] = []
+    suspend: bool = False
+
+
+class KubeJobSetStatus(msgspec.Struct, frozen=True):
+    """status of a JobSet."""
+
+    conditions: list[KubeCondition] = []
+
+
+class KubeJobSet(msgspec.Struct, frozen=True):
+    """A JobSet."""
+
+    metadata: ObjectMeta
+    spec: KubeJobSetSpec
+    status: KubeJobSetStatus = KubeJobSetStatus()
+
+
 class Pod(msgspec.Struct, frozen=True):
     """A pod."""
 
@@ -79,6 +114,80 @@ class ApiErrorBody(msgspec.Struct, frozen=True):
     """What the server says instead."""
 
     message: str = ""
+
+
+class NotScalable(Exception):
+    """The JobSet has no replicated Job whose number of pods could be changed; the message says what it has."""
+
+
+def job_name(jobset: str, replicated: str) -> str:
+    """The name that the JobSet controller gives to the first Job of a replicated Job."""
+    return f"{jobset}-{replicated}-0"
+
+
+def scalable_index(jobset: KubeJobSet, replicated: str) -> int:
+    """The place of a replicated Job in its JobSet. Raises `NotScalable`."""
+    names = [entry.name for entry in jobset.spec.replicated_jobs]
+    if replicated not in names:
+        raise NotScalable(f"it has no replicated Job {replicated}; it has {', '.join(names) or 'none'}")
+    index = names.index(replicated)
+    if (replicas := jobset.spec.replicated_jobs[index].replicas) != 1:
+        raise NotScalable(
+            f"its replicated Job {replicated} has {replicas} replicas; the nodes of a job are pods of one"
+        )
+    return index
+
+
+def as_job(jobset: KubeJobSet, replicated: str, child: KubeJob | None) -> KubeJob:
+    """A replicated Job as if it were a Job: size and annotations of the JobSet, uid and indexes of its one Job.
+
+    `child` is None before the JobSet controller has created it. Raises `NotScalable`.
+    """
+    wanted = jobset.spec.replicated_jobs[scalable_index(jobset, replicated)].template.spec
+    status = child.status if child is not None else KubeJobStatus()
+    ended = [
+        msgspec.structs.replace(condition, type="Complete")
+        for condition in jobset.status.conditions
+        if condition.type in ("Completed", "Failed")
+    ]
+    return KubeJob(
+        msgspec.structs.replace(jobset.metadata, uid=child.metadata.uid if child is not None else ""),
+        KubeJobSpec(wanted.completions, jobset.spec.suspend),
+        msgspec.structs.replace(status, conditions=[*status.conditions, *ended]),
+    )
+
+
+def job_patch(job: KubeJob, size: int, *, pinned: bool) -> dict[str, Any]:
+    """A JSON merge patch that sets both numbers, if the Job is still at the version of `job`.
+
+    `pinned` writes the size into the annotation `WANTED`, too, so that the autoscaler keeps it.
+    """
+    metadata: dict[str, Any] = {"resourceVersion": job.metadata.resource_version}
+    if pinned:
+        metadata["annotations"] = {WANTED: str(size)}
+    return {"metadata": metadata, "spec": {"completions": size, "parallelism": size}}
+
+
+def jobset_patch(jobset: KubeJobSet, replicated: str, size: int, *, pinned: bool) -> list[dict[str, Any]]:
+    """The same for a replicated Job, as a JSON patch: a merge patch would replace the whole list of replicated Jobs.
+
+    The API server refuses the patch if the JobSet has another version by then, or another replicated Job at this place.
+    """
+    index = scalable_index(jobset, replicated)
+    entry = f"/spec/replicatedJobs/{index}"
+    version = jobset.metadata.resource_version
+    operations: list[dict[str, Any]] = [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
+        {"op": "test", "path": f"{entry}/name", "value": replicated},
+        {"op": "add", "path": f"{entry}/template/spec/parallelism", "value": size},
+        {"op": "add", "path": f"{entry}/template/spec/completions", "value": size},
+    ]
+    if pinned and jobset.metadata.annotations:
+        name = WANTED.replace("~", "~0").replace("/", "~1")
+        operations.append({"op": "add", "path": f"/metadata/annotations/{name}", "value": str(size)})
+    elif pinned:
+        operations.append({"op": "add", "path": "/metadata/annotations", "value": {WANTED: str(size)}})
+    return operations
 
 
 def view_of(job: KubeJob, pods: Sequence[Pod]) -> ScalingView:

@@ -78,9 +78,9 @@ def decide(
     memory = _remembered(view, memory, policy, now)
     since = memory.since
     if view.ended:
-        return KeepSize("the Job has ended"), ScalingMemory()
+        return KeepSize("it has ended"), ScalingMemory()
     if view.suspended:
-        return KeepSize("the Job is suspended"), memory
+        return KeepSize("it is suspended"), memory
     if memory.idle is not None and not view.done <= memory.drained:
         return _at_the_end(view, max(memory.idle, *memory.done.values()) + policy.patience_s, now), memory
     if view.wanted:

@@ -52,6 +52,7 @@ UID: Final = "6a2f1c9e-1b5d-4f0c-9c56-0123456789ab"
 FIELDS: Final = {
     "metadata.labels['batch.kubernetes.io/controller-uid']": UID,
     "metadata.labels['batch.kubernetes.io/job-name']": "train",
+    "metadata.labels['jobset.sigs.k8s.io/jobset-name']": "train",
     "metadata.annotations['batch.kubernetes.io/job-completion-index']": "1",
     "metadata.name": "train-0-abcde",
     "metadata.namespace": "elastic",

@@ -26,10 +26,15 @@ MERGE_PATCH = "application/merge-patch+json"
 class Cluster:
     """One Job, its pods, and so many machines, each for one pod."""
 
+    FOLDER = "overlays/spot"
+    """The manifests whose Role counts."""
+    JOB = NAME
+    """The name of the Job."""
+
     def __init__(self, size: int, machines: int) -> None:
         self.machines = machines
         self.tokens = {"first"}
-        self.rules: list[Thing] = one(rendered(KUBERNETES / "components" / "autoscaler"), "Role", "autoscaler")["rules"]
+        self.rules: list[Thing] = one(rendered(KUBERNETES / self.FOLDER), "Role", "autoscaler")["rules"]
         self.pods: dict[int, Thing] = {}
         self.done: set[int] = set()
         """Indexes whose pod has succeeded, whether or not it is still there."""
@@ -54,7 +59,7 @@ class Cluster:
         self._made += 1
         self.pods, self.done = {}, set()
         spec = {"completionMode": "Indexed", "completions": size, "parallelism": size, "suspend": False}
-        meta = {"name": NAME, "uid": f"uid-{self._made}", "annotations": {}}
+        meta = {"name": self.JOB, "uid": f"uid-{self._made}", "annotations": {}}
         self.job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec, "status": {}}
         self.settle()
 
@@ -68,7 +73,7 @@ class Cluster:
             if index not in self.pods and index not in self.done:
                 self._made += 1
                 meta = {
-                    "name": f"{NAME}-{index}-{self._made}",
+                    "name": f"{self.JOB}-{index}-{self._made}",
                     "annotations": {INDEX: str(index)},
                     "labels": {LABEL: self.job["metadata"]["uid"]},
                 }
@@ -135,10 +140,7 @@ class Cluster:
     async def serve(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
         """Answer requests; the address."""
         app = web.Application(middlewares=[self._guard])
-        job = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{NAME}"
-        app.router.add_get(job, self._get)
-        app.router.add_patch(job, self._patch)
-        app.router.add_get(f"/api/v1/namespaces/{NAMESPACE}/pods", self._list)
+        self.route(app.router)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
@@ -148,6 +150,13 @@ class Cluster:
         finally:
             await runner.cleanup()
 
+    def route(self, router: web.UrlDispatcher) -> None:
+        """Add what the server answers."""
+        job = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{self.JOB}"
+        router.add_get(job, self._get)
+        router.add_patch(job, self._patch)
+        router.add_get(f"/api/v1/namespaces/{NAMESPACE}/pods", self._list)
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
         if self.nonsense:
@@ -156,7 +165,9 @@ class Cluster:
             return complaint(500, "InternalError", "etcdserver: request timed out")
         if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
             return complaint(401, "Unauthorized", "Unauthorized")
-        group, resource, name = ("batch", "jobs", NAME) if "/batch/" in request.path else ("", "pods", "")
+        group, resource, name = "", "pods", ""
+        if request.path.startswith("/apis/"):
+            group, (resource, name) = request.path.split("/")[2], request.path.split("/")[-2:]
         verb = {"PATCH": "patch"}.get(
             request.method, "get" if name else "watch" if "watch" in request.query else "list"
         )
@@ -174,26 +185,25 @@ class Cluster:
 
     async def _get(self, request: web.Request) -> web.Response:
         if not self.job:
-            return complaint(404, "NotFound", f'jobs.batch "{NAME}" not found')
+            return complaint(404, "NotFound", f'jobs.batch "{self.JOB}" not found')
         return web.json_response(self.job)
 
     async def _patch(self, request: web.Request) -> web.Response:
         if request.content_type != MERGE_PATCH:
-            said = f"the body of the request was in an unknown format - accepted media types include: {MERGE_PATCH}"
-            return complaint(415, "UnsupportedMediaType", said)
+            return unknown_format(MERGE_PATCH)
         if self.disturb:
             self.disturb -= 1
             self.stir()
         body = await request.json()
         version = body.get("metadata", {}).get("resourceVersion")
         if version is not None and version != self.job["metadata"]["resourceVersion"]:
-            said = "the object has been modified; please apply your changes to the latest version and try again"
-            return complaint(409, "Conflict", f'Operation cannot be fulfilled on jobs.batch "{NAME}": {said}')
+            return modified(f'jobs.batch "{self.JOB}"')
         spec = self.job["spec"] | body.get("spec", {})
         if spec["completions"] != self.job["spec"]["completions"] and spec["completions"] != spec["parallelism"]:
             said = f"Invalid value: {spec['completions']}: can only be modified in tandem with spec.parallelism"
-            return complaint(422, "Invalid", f'Job.batch "{NAME}" is invalid: spec.completions: {said}')
+            return complaint(422, "Invalid", f'Job.batch "{self.JOB}" is invalid: spec.completions: {said}')
         self.job["spec"] = spec
+        self.job["metadata"]["annotations"] |= body.get("metadata", {}).get("annotations", {})
         self.patches.append(body["spec"])
         self.settle()
         await self.tell()
@@ -223,6 +233,18 @@ class Cluster:
             pod = next(iter(self.pods.values()), {})
             await answer.write(json.dumps({"type": "MODIFIED", "object": pod}).encode() + b"\n")
         return answer
+
+
+def unknown_format(*known: str) -> web.Response:
+    """A patch of another type."""
+    said = "the body of the request was in an unknown format - accepted media types include: "
+    return complaint(415, "UnsupportedMediaType", said + ", ".join(known))
+
+
+def modified(what: str) -> web.Response:
+    """A version that is not the newest."""
+    said = "the object has been modified; please apply your changes to the latest version and try again"
+    return complaint(409, "Conflict", f"Operation cannot be fulfilled on {what}: {said}")
 
 
 def complaint(code: int, reason: str, message: str) -> web.Response:

@@ -5,7 +5,9 @@ Where kubectl is at hand, a test holds this to what that makes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +16,14 @@ import yaml
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("cpu", "gpu", "spot")
+OF_OPERATORS = ("jobset", "trainjob", "kueue/job", "kueue/jobset", "kueue/queues")
+"""Folders with objects of JobSet, Kubeflow Trainer and Kueue."""
+FOLDERS = (*(f"overlays/{name}" for name in OVERLAYS), "parameter-server", *OF_OPERATORS)
 MERGED_BY: Final = {"containers": "name", "env": "name", "volumes": "name"}
 """Lists whose entries a patch replaces one by one, and what names an entry; it replaces any other list as a whole."""
+
+LOCAL: Final = "config.kubernetes.io/local-config"
+"""What has this annotation is read, and not printed."""
 
 Thing = dict[str, Any]
 
@@ -25,15 +33,17 @@ def documents(path: Path) -> list[Thing]:
     return [document for document in yaml.safe_load_all(path.read_text()) if document]
 
 
-def rendered(folder: Path) -> list[Thing]:
-    """All objects of a kustomization, in no particular order."""
+def rendered(folder: Path, inherited: Sequence[Thing] = ()) -> list[Thing]:
+    """All objects of a kustomization, in no particular order. A component changes those that it inherits."""
     (made,) = documents(folder / "kustomization.yaml")
-    known = {"apiVersion", "kind", "namespace", "resources", "components", "patches", "images"}
+    known = {"apiVersion", "kind", "namespace", "resources", "components", "patches", "images", "replacements"}
     assert made.keys() <= known, f"{folder}: this renderer does not know {made.keys() - known}"
-    things: list[Thing] = []
-    for name in (*made.get("resources", ()), *made.get("components", ())):
+    things = list(inherited)
+    for name in made.get("resources", ()):
         path = folder / name
         things += rendered(path) if path.is_dir() else documents(path)
+    for name in made.get("components", ()):
+        things = rendered(folder / name, things)
     for patch in made.get("patches", ()):
         for change in documents(folder / patch["path"]):
             (thing,) = (one for one in things if identity(one) == identity(change))
@@ -47,7 +57,38 @@ def rendered(folder: Path) -> list[Thing]:
             thing["metadata"]["namespace"] = made["namespace"]
             for subject in thing.get("subjects", ()):
                 subject["namespace"] = made["namespace"]
-    return things
+    for replacement in made.get("replacements", ()):
+        replace(things, replacement)
+    return [thing for thing in things if LOCAL not in thing["metadata"].get("annotations", {})]
+
+
+def replace(things: list[Thing], replacement: Thing) -> None:
+    """Copy a field of one object to fields of others."""
+    source = replacement["source"]
+    value = field(one(things, source["kind"], source["name"]), steps(source["fieldPath"]))
+    for target in replacement["targets"]:
+        thing = one(things, target["select"]["kind"], target["select"]["name"])
+        for path in target["fieldPaths"]:
+            *parents, last = steps(path)
+            holder = field(thing, parents)
+            assert last in holder or target.get("options", {}).get("create"), path
+            holder[last] = copy.deepcopy(value)
+
+
+def steps(path: str) -> list[str]:
+    """The steps of a path such as spec.containers.[name=node].image."""
+    return re.findall(r"\[[^\]]*\]|[^.]+", path)
+
+
+def field(thing: Any, path: Sequence[str]) -> Any:
+    """What is at a path: a step is a key, or `[key=value]`, which chooses an entry of a list."""
+    for step in path:
+        if step.startswith("["):
+            key, _, value = step[1:-1].partition("=")
+            (thing,) = (entry for entry in thing if entry[key] == value)
+        else:
+            thing = thing[step]
+    return thing
 
 
 def identity(thing: Thing) -> tuple[str, str]:
@@ -68,11 +109,23 @@ def merged(old: Any, change: Any, key: str = "") -> Any:
     return change
 
 
+def pod_templates(thing: Thing) -> list[Thing]:
+    """Every template of pods in an object: those of a JobSet are in its replicated Jobs, and a runtime has a JobSet."""
+    spec = thing.get("spec", {})
+    if thing["kind"] == "ClusterTrainingRuntime":
+        spec = spec["template"]["spec"]
+    if "replicatedJobs" in spec:
+        return [
+            entry["template"]["spec"]["template"] for entry in spec["replicatedJobs"] if "spec" in entry["template"]
+        ]
+    return [spec["template"]] if "template" in spec else []
+
+
 def containers(things: list[Thing]) -> Iterator[Thing]:
     """Every container of every pod."""
     for thing in things:
-        if "template" in thing.get("spec", {}):
-            yield from thing["spec"]["template"]["spec"]["containers"]
+        for template in pod_templates(thing):
+            yield from template["spec"]["containers"]
 
 
 def one(things: list[Thing], kind: str, name: str) -> Thing:
@@ -90,8 +143,9 @@ def command(container: Thing, environment: dict[str, str]) -> list[str]:
 
 
 def environment(container: Thing, fields: dict[str, str]) -> dict[str, str]:
-    """Its variables; `fields` says what the pod itself has, by the path of the field."""
-    return {
-        entry["name"]: entry["value"] if "value" in entry else fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
-        for entry in container.get("env", ())
-    }
+    """Its variables; `fields` says what the pod itself has, by the path of the field. A value can use earlier ones."""
+    made: dict[str, str] = {}
+    for entry in container.get("env", ()):
+        value = entry["value"] if "value" in entry else fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+        made[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda found: made.get(found[1], found[0]), value)
+    return made

@@ -14,7 +14,7 @@ before its base class: `class MyTrainer(ElasticTrainerMixin, Trainer)`.
 Tested with transformers 5.24.0 and accelerate 1.15.0. It uses these documented extension points of `Trainer`: the
 methods `train` with its argument `resume_from_checkpoint`, `get_train_dataloader`, `training_step`, `compute_loss` and
 `log`; `TrainerCallback` with `on_train_begin`, `on_epoch_begin`, `on_step_begin`, `on_step_end`, `on_epoch_end` and
-`on_train_end`; `ExportableState`. Beside them it overrides `get_batch_samples`, which is public, and two private
+`on_train_end`; `ExportableState`. In addition it overrides `get_batch_samples`, which is public, and two private
 methods, `_load_from_checkpoint` and `_save_checkpoint`; and it reads and sets the counters of the logs, `_tr_loss`,
 `_total_loss_scalar`, `_globalstep_last_logged`, `_initial_global_step` and `current_flos`. A test fails if a release
 lacks one of them.

@@ -35,7 +35,7 @@ def require_exact(trainer: Any, trial: Any) -> None:
             f"{distributed} keeps parts of the state that are not moved between worlds; use DDP, or a loop of your own "
             "with torch.distributed.fsdp.fully_shard and elastic.State",
         ),
-        (args.auto_find_batch_size, "auto_find_batch_size changes the batches by itself; leave it out"),
+        (args.auto_find_batch_size, "auto_find_batch_size changes the batches while it trains; leave it out"),
         (
             args.ignore_data_skip,
             "ignore_data_skip starts an epoch from its beginning; leave it out: what is done is not read again",
@@ -62,7 +62,7 @@ def require_exact(trainer: Any, trial: Any) -> None:
 
 
 def require_whole_epoch(control: Any, run: Any) -> None:
-    """Raise `ConfigError` if a callback ended an epoch that has samples left, and training goes on."""
+    """Raise `ConfigError` if a callback ended an epoch that has samples left, and training continues."""
     state = run.trainer.state
     left = state.global_step % run.batches.steps
     if control.should_epoch_stop and left and not control.should_training_stop:

@@ -264,7 +264,7 @@ class TrainingRun:
 
     def _commit(self, *, finished: bool) -> None:
         loss = None
-        if report.end() is not None:  # Elsewhere nobody has memory for it, and nobody asks for a planned stop.
+        if report.end() is not None:  # No other launcher has memory for it, or asks for a planned stop.
             self._state.trainer, loss = self._snapshot(finished=finished)
         self._state.commit(memory_every=self._memory_every, loss=loss, total=self.trainer.state.max_steps)
 

@@ -1,4 +1,4 @@
-"""What a `Trainer` knows beside its model and optimizer, as text that a new process takes up."""
+"""What a `Trainer` knows in addition to its model and optimizer, as text that a new process takes up."""
 
 from __future__ import annotations
 

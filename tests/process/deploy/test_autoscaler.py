@@ -2,67 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
-import re
 import ssl
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 
 import aiohttp
 
 from launcher.k8s.autoscaler import PROG
+from tests.support.autoscaler_process import scaler, story
 from tests.support.fake_kubernetes import MERGE_PATCH, NAME, NAMESPACE, Cluster
 from tests.support.tls_authority import authority
-
-LIMIT_S = 60.0
-
-
-def story(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:
-    @functools.wraps(test)
-    def run(tmp_path: Path) -> None:
-        asyncio.run(test(tmp_path))
-
-    return run
-
-
-class Scaler:
-    """The process, and what it says."""
-
-    def __init__(self, process: asyncio.subprocess.Process, token: Path) -> None:
-        self.process = process
-        self.token = token
-        self.lines: list[str] = []
-
-    async def says(self, pattern: str) -> str:
-        """Wait for a line, from here on."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(LIMIT_S):
-            while line := (await self.process.stdout.readline()).decode().rstrip():
-                self.lines.append(line)
-                if re.search(pattern, line):
-                    return line
-        raise AssertionError(f"ended without {pattern!r}: {self.lines}")
-
-
-@contextlib.asynccontextmanager
-async def scaler(folder: Path, server: str, *words: str) -> AsyncIterator[Scaler]:
-    token = folder / "token"
-    token.write_text("first\n")
-    process = await asyncio.create_subprocess_exec(
-        *(str(Path(sys.executable).with_name(PROG)), "--job", NAME, "--namespace", NAMESPACE),
-        *("--server", server, "--token_file", str(token), "--patience", "0.3", "--again", "0.5", *words),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        yield Scaler(process, token)
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # It has ended by itself.
-            process.kill()
-        await process.wait()
 
 
 @story
@@ -192,4 +140,11 @@ async def test_a_wrong_command_line_is_one_line_and_exit_code_2(tmp_path: Path) 
         assert await autoscaler.process.wait() == 2
     async with scaler(tmp_path, "http://127.0.0.1:1", "--np", "3+") as autoscaler:
         assert "'3+' has no maximum, and the pods are created in advance; use 1:3" in await autoscaler.says("error")
+        assert await autoscaler.process.wait() == 2
+
+
+@story
+async def test_the_job_or_the_jobset_is_named_and_not_both(tmp_path: Path) -> None:
+    async with scaler(tmp_path, "http://127.0.0.1:1", "--np", "1:3", "--jobset", "train") as autoscaler:
+        assert await autoscaler.says("error") == f"{PROG}: error: argument --jobset: not allowed with argument --job"
         assert await autoscaler.process.wait() == 2

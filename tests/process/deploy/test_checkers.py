@@ -81,7 +81,7 @@ def test_systemd_rates_the_exposure_of_a_unit_as_no_more_than_it_was(unit: str, 
     accepted("systemd-analyze", "security", *options, written(unit, tmp_path))
 
 
-@pytest.mark.parametrize("folder", [*(f"overlays/{name}" for name in kustomize.OVERLAYS), "parameter-server"])
+@pytest.mark.parametrize("folder", kustomize.FOLDERS)
 def test_the_renderer_of_these_tests_makes_what_kubectl_makes(folder: str) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("there is no kubectl here (Debian's is too old for components)")

@@ -193,7 +193,7 @@ class Endless(torch.utils.data.IterableDataset[Any]):
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "iterable": ({"dataset": Endless(), "max_steps": 3}, "train_dataset is iterable and has no place to resume from"),
     "skip": ({"ignore_data_skip": True}, "ignore_data_skip starts an epoch from its beginning; leave it out"),
-    "batch": ({"auto_find_batch_size": True}, "auto_find_batch_size changes the batches by itself; leave it out"),
+    "batch": ({"auto_find_batch_size": True}, "auto_find_batch_size changes the batches while it trains; leave it out"),
     "length": ({"train_sampling_strategy": "group_by_length"}, "orders the samples by the world; leave it out"),
     "split": ({"accelerator_config": {"split_batches": True}}, "share batches by the world; leave them out"),
 }

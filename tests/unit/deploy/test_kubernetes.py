@@ -100,6 +100,7 @@ def test_the_autoscaler_has_the_name_and_the_np_of_the_job() -> None:
     assert container["args"] == [f"--job={job['metadata']['name']}", f"--np={config_of(job).np}"]
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert container["command"][-1] in scripts
+    assert container["image"] == pod_of(job)["containers"][0]["image"]
 
 
 def action(job: Thing, code: int, *, disrupted: bool = False) -> str:

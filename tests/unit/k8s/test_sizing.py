@@ -191,10 +191,10 @@ def test_the_annotation_does_not_keep_a_job_open_that_has_completed() -> None:
 
 def test_a_job_that_has_ended_or_is_suspended_is_left_alone() -> None:
     assert decide(ScalingView(2, ended=True), ScalingMemory(taken_back=1.0), POLICY, 0.0) == (
-        KeepSize("the Job has ended"),
+        KeepSize("it has ended"),
         NEW,
     )
-    assert decide(ScalingView(2, suspended=True), NEW, POLICY, 0.0) == (KeepSize("the Job is suspended"), NEW)
+    assert decide(ScalingView(2, suspended=True), NEW, POLICY, 0.0) == (KeepSize("it is suspended"), NEW)
 
 
 indexes = st.frozensets(st.integers(0, 9))
