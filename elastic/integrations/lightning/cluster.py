@@ -1,0 +1,61 @@
+"""What Lightning asks a cluster: this worker's place, from elastic-launch or torchrun; one rank under plain python."""
+
+from __future__ import annotations
+
+from lightning.fabric.plugins.environments import ClusterEnvironment
+
+from elastic.environment import ProcessEnvironment
+
+
+class ElasticEnvironment(ClusterEnvironment):
+    """The place of this worker, for Lightning. Workers are started by the launcher, and the world is what it says."""
+
+    def __init__(self, place: ProcessEnvironment) -> None:
+        """Take what `elastic.init()` returned."""
+        super().__init__()
+        self._place = place
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """Lightning starts no process."""
+        return True
+
+    @property
+    def main_address(self) -> str:
+        """The host where the process group meets."""
+        return self._place.master.rpartition(":")[0].strip("[]") or "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        """Its port; 0 for a process that is alone."""
+        return int(self._place.master.rpartition(":")[2] or 0)
+
+    @staticmethod
+    def detect() -> bool:
+        """Lightning takes this one only when it is given."""
+        return False
+
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._place.world_size
+
+    def set_world_size(self, size: int) -> None:
+        """The launcher has set it."""
+
+    def global_rank(self) -> int:
+        """This worker's rank."""
+        return self._place.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """The launcher has set it."""
+
+    def local_rank(self) -> int:
+        """This worker's place on its node."""
+        return self._place.local_rank
+
+    def node_rank(self) -> int:
+        """The place of the node, if all nodes have as many workers as this one."""
+        return (self._place.rank - self._place.local_rank) // self._place.local_world_size
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """Nodes and devices follow from the launcher."""

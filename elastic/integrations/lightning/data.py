@@ -1,0 +1,291 @@
+"""The script's own training loaders, made exact: each sample once in an epoch, the same batches in every world."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from elastic.environment import ProcessEnvironment
+from elastic.errors import ConfigError
+from elastic.integrations.lightning.parts import CannotCut, Part, cut
+from elastic.train import report
+from elastic.train.data.batch import GlobalBatch
+from elastic.train.data.batch_plan import BatchPlan, BatchRule
+from elastic.train.data.loader import DataLoader
+from elastic.train.data.sampler import ElasticSampler
+
+KEPT: Final = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+)
+"""Options of the script's DataLoader that the exact one takes over."""
+OURS: Final = (
+    "elastic.DataLoader(dataset, sampler=elastic.ElasticSampler(dataset, order=..., "
+    "batch=elastic.GlobalBatch(total=...)))"
+)
+
+
+class ExactLoader(DataLoader[Any]):
+    """A DataLoader whose length is that of a whole epoch, and which gives what is left of it."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampler: ElasticSampler,
+        limit: int,
+        before_fetch: Callable[[ExactLoader], None],
+        **rest: Any,
+    ) -> None:
+        """`limit`: the samples that a rank computes at once. `before_fetch` is called before each batch is fetched."""
+        super().__init__(dataset, sampler=sampler, **rest)
+        self.order = sampler
+        self.limit = limit
+        self._before_fetch = before_fetch
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # Torch names a private class.
+        batches: Iterator[Any] | None = None
+        while True:
+            self._before_fetch(self)
+            if batches is None:
+                batches = super().__iter__()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        """The batches of a whole epoch, the same number in every world."""
+        return self.epoch_plan.steps
+
+    @property
+    def epoch_plan(self) -> BatchPlan:
+        """The steps of a whole epoch."""
+        return BatchPlan(self.order.length, 0, 1, self.rule)
+
+    @property
+    def rule(self) -> BatchRule:
+        """How large a batch of all ranks is."""
+        assert self.order.batch is not None
+        return self.order.batch.rule
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the epoch. It tells Lightning that this loader can resume; the callback brings it back."""
+        return self.order.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing: Lightning calls it only for loaders that it makes after it has restored its loops."""
+
+
+class TrainingData:
+    """The training loaders of a fit.
+
+    `samples` is the size of a batch over all ranks; None until the first loader says it.
+    """
+
+    def __init__(
+        self,
+        place: ProcessEnvironment,
+        *,
+        samples: int | None,
+        limit: int | None,
+        seed: int,
+        before_fetch: Callable[[], None],
+    ) -> None:
+        """`limit`: how many samples a rank computes at once; None: the loader's batch size."""
+        self.samples = samples
+        self._limit = limit
+        self._rank, self._world = place.rank, place.world_size
+        self._seed = seed
+        self._before_fetch = before_fetch
+        self._active: list[ExactLoader] = []
+        self._warned = False
+
+    def activate(self, loaders: Any, batches: float) -> None:
+        """Say with which loaders an epoch of `batches` batches runs: what `Trainer.train_dataloader` returns.
+
+        Raises `ConfigError` if several loaders cannot be exact together.
+        """
+        self._active = list(_flat(loaders))
+        if len(self._active) < 2:
+            return
+        if batches > min(map(len, self._active)):
+            raise ConfigError(
+                "the training loaders have different lengths, and Lightning would begin the shorter one again within "
+                'an epoch; use CombinedLoader(loaders, "min_size")'
+            )
+        if batches and len({loader.epoch_plan.samples(int(batches) - 1) for loader in self._active}) > 1:
+            raise ConfigError(
+                "the last batches of the training loaders have different sizes, and one loss cannot have two weights; "
+                "give each DataLoader drop_last=True"
+            )
+
+    @property
+    def weight(self) -> float:
+        """What the mean loss of this rank's samples of the batch counts; it is the same for all loaders."""
+        return self._active[0].order.weight
+
+    def places(self) -> list[dict[str, Any]]:
+        """Where each loader is in its epoch."""
+        return [loader.order.state_dict() for loader in self._active]
+
+    def go_to(self, places: Sequence[Mapping[str, Any]], at_next_loop: Callable[[], None]) -> None:
+        """Resume where another world was. `at_next_loop` is called when the first loader takes its first index."""
+        if len(places) != len(self._active):
+            raise ConfigError(
+                f"the checkpoint has the places of {len(places)} training loaders, and this script has "
+                f"{len(self._active)}; use the loaders that it was made with"
+            )
+        for loader, place in zip(self._active, places, strict=True):
+            loader.order.load_state_dict(place)
+        if self._active:
+            self._active[0].order.at_next_loop(at_next_loop)
+
+    def parts(self, batch: Any) -> list[Part]:
+        """The batch of this rank in parts that it can compute at once. A batch that cannot be cut is one part."""
+        loader = self._active[0]
+        samples = max(1, loader.order.samples)
+        if len(self._active) > 1 or samples <= loader.limit:
+            return []
+        try:
+            return cut(batch, samples, loader.limit)
+        except CannotCut as error:
+            if not self._warned:
+                self._warned = True
+                report.log_to_agent(
+                    f"a batch of {samples} samples is computed at once, not {loader.limit} at a time, because it holds "
+                    f"{error}, which cannot be cut into samples",
+                    warn=True,
+                )
+            return []
+
+    def exact(self, loader: Any) -> ExactLoader:
+        """The loader to train with instead of the script's. Raises `ConfigError` if it cannot be exact."""
+        if isinstance(loader, ExactLoader):
+            return loader
+        _refuse_without_place(loader)
+        if isinstance(loader, DataLoader):
+            sampler, size = _own_sampler(loader), None
+        else:
+            sampler, size = None, _batch_size(loader)
+        total = self._total(size, sampler)
+        if sampler is None:
+            shuffle, seed, drop_last = self._order_of(loader)
+            batch = GlobalBatch(total=total, drop_last=drop_last)
+            sampler = ElasticSampler(loader.dataset, shuffle=shuffle, seed=seed, batch=batch)
+        rest = {name: getattr(loader, name) for name in KEPT if hasattr(loader, name)}
+        if not rest.get("pin_memory_device"):
+            rest.pop("pin_memory_device", None)  # Torch warns of it, even where it is the default.
+        limit = self._limit or size or -(-total // self._world)
+        return ExactLoader(loader.dataset, sampler, limit, self._call_before_fetch, **rest)
+
+    def _total(self, size: int | None, sampler: ElasticSampler | None) -> int:
+        """The samples of a batch over all ranks; the first world's, if neither script nor checkpoint says it."""
+        if sampler is not None and sampler.batch is not None:
+            total = sampler.batch.total
+        elif self.samples is not None:
+            return self.samples
+        else:
+            assert size is not None
+            total = size * self._world
+            self._say(
+                f"each batch has {total} samples in every world from now on (batch_size {size}, {self._world} ranks); "
+                f"Trainer(global_batch={total}) says so in the script"
+            )
+        if self.samples not in (None, total):
+            raise ConfigError(
+                f"a training loader has batches of {total} samples over all ranks, and another one or "
+                f"Trainer(global_batch=...) has {self.samples}; give each the same"
+            )
+        self.samples = total
+        return total
+
+    def _order_of(self, loader: Any) -> tuple[bool, int, bool]:
+        """Whether torch's sampler shuffles, its seed, and whether the tail is left out. `ConfigError` for another."""
+        sampler = loader.sampler
+        if type(loader.batch_sampler) is not BatchSampler:
+            raise ConfigError(f"{type(loader.batch_sampler).__name__} makes batches of its own; use {OURS}")
+        drop_last = bool(loader.drop_last)
+        if type(sampler) is SequentialSampler:
+            return False, self._seed, drop_last
+        if type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(loader.dataset):
+            return True, self._seed, drop_last
+        if type(sampler) is DistributedSampler:
+            return bool(sampler.shuffle), int(sampler.seed), drop_last or bool(sampler.drop_last)
+        raise ConfigError(
+            f"{type(sampler).__name__} has an order of its own, which another world cannot resume; use {OURS}"
+        )
+
+    def _call_before_fetch(self, loader: ExactLoader) -> None:
+        """The first loader of a batch calls it, when nothing of the next batch is taken yet."""
+        if loader not in self._active[1:]:
+            self._before_fetch()
+
+    def _say(self, line: str) -> None:
+        if self._rank == 0:
+            report.log_to_agent(line)
+
+
+def _flat(loaders: Any) -> Iterator[ExactLoader]:
+    """The loaders in dicts, lists and tuples, in the order in which Lightning fetches from them."""
+    if isinstance(loaders, ExactLoader):
+        yield loaders
+    elif isinstance(loaders, Mapping | list | tuple):
+        for entry in loaders.values() if isinstance(loaders, Mapping) else loaders:
+            yield from _flat(entry)
+
+
+def _refuse_without_place(loader: Any) -> None:
+    """Raise `ConfigError` for what has no place in the data that another world could take up."""
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        raise ConfigError(f"the training loader is a {type(loader).__name__}; give torch's DataLoader, or {OURS}")
+    if isinstance(loader.dataset, IterableDataset):
+        raise ConfigError(
+            f"{type(loader.dataset).__name__} is an IterableDataset, whose place another world cannot find again; "
+            "use a dataset with __len__ and __getitem__, or elastic.ElasticStream in a loop of your own"
+        )
+    if type(loader).__iter__ not in (torch.utils.data.DataLoader.__iter__, DataLoader.__iter__):
+        raise ConfigError(f"{type(loader).__name__} has an __iter__ of its own; give torch's DataLoader, or {OURS}")
+
+
+def _batch_size(loader: Any) -> int:
+    if loader.batch_size is None and type(loader.batch_sampler) is not BatchSampler:
+        what = "batch_size=None" if loader.batch_sampler is None else type(loader.batch_sampler).__name__
+        raise ConfigError(f"the training loader has {what}, which does not tell the size of a batch; use {OURS}")
+    return int(loader.batch_size or loader.batch_sampler.batch_size)
+
+
+def _own_sampler(loader: DataLoader[Any]) -> ElasticSampler:
+    """The sampler of an elastic.DataLoader. `ConfigError` unless it has the same batches in every world."""
+    source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    sampler: ElasticSampler = source.sampler  # type: ignore[union-attr]
+    rule = sampler.batch.rule if sampler.batch is not None else None
+    if rule is None or rule.total is None or rule.max_per_rank is not None:
+        raise ConfigError(
+            "the sampler of the training loader needs the same batch in every world: write "
+            "batch=elastic.GlobalBatch(total=...), and give max_per_rank to the Trainer"
+        )
+    return sampler
+
+
+def takes_iterator(training_step: Callable[..., Any]) -> bool:
+    """Whether a training_step fetches its batches from Lightning's `dataloader_iter`."""
+    return "dataloader_iter" in inspect.signature(training_step).parameters

@@ -1,0 +1,168 @@
+"""Lightning's Trainer in a world that changes: `Trainer` in the place of `lightning.Trainer`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import lightning.pytorch
+import torch
+from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.strategies import Strategy
+
+from elastic.environment import ProcessEnvironment
+from elastic.errors import ConfigError
+from elastic.integrations.lightning.checkpoint_io import FencedCheckpointIO
+from elastic.integrations.lightning.data import TrainingData
+from elastic.integrations.lightning.run import Run
+from elastic.integrations.lightning.strategy import ElasticDDPStrategy
+from elastic.script.error_report import reporting_config_errors
+from elastic.train import report
+from elastic.train.process_group.init import init
+
+DDP: Final[Mapping[str, Mapping[str, Any]]] = {
+    "auto": {},
+    "ddp": {},
+    "ddp_find_unused_parameters_false": {},
+    "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
+}
+"""Strategies that are served, and what they mean for torch's DistributedDataParallel."""
+
+
+class Trainer(lightning.pytorch.Trainer):
+    """Lightning's Trainer, which resumes at the same step when the world changes.
+
+    ::
+
+        trainer = Trainer(max_epochs=10, callbacks=[ModelCheckpoint(monitor="val_loss")])
+        trainer.fit(model, datamodule=data)
+
+    It takes the arguments of Lightning's Trainer. World, nodes and devices are the launcher's. The training loaders of
+    the script are replaced by exact ones, and each rank validates on all of the validation data.
+
+    Args:
+        global_batch: Samples of one batch over all ranks. By default batch_size times the ranks of the first world. A
+            step has `accumulate_grad_batches` of such batches.
+        max_per_rank: The most samples that a rank computes at once. By default the loader's batch_size. In a smaller
+            world, a larger share is computed in several calls of training_step.
+        save_every: Steps between checkpoints on disk that `elastic.State` writes. None: at planned stops alone;
+            ModelCheckpoint writes its files anyhow.
+        memory_every: Steps between copies in the memory of the nodes.
+        ddp: Options of torch's DistributedDataParallel.
+        **options: Those of Lightning's Trainer.
+
+    Raises:
+        ConfigError: An option cannot be exact in a world that changes; the text says what to use.
+    """
+
+    def __init__(
+        self,
+        *,
+        global_batch: int | None = None,
+        max_per_rank: int | None = None,
+        save_every: int | None = None,
+        memory_every: int | None = 1,
+        ddp: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        with reporting_config_errors():
+            _check(options, global_batch=global_batch, max_per_rank=max_per_rank)
+            ddp_options = {**_strategy(options.pop("strategy", "auto")), **(ddp or {})}
+        place = init(backend="gloo" if options.get("accelerator") == "cpu" else None)
+        self._elastic_run = run = Run(place, every=save_every, memory_every=memory_every)
+        data = TrainingData(
+            place,
+            samples=global_batch,
+            limit=max_per_rank,
+            seed=int(os.environ.get("PL_GLOBAL_SEED", "0")),
+            before_fetch=run.before_fetch,
+        )
+        io = FencedCheckpointIO(
+            place.checkpoint_dir,
+            os.environ.get("ELASTIC_FENCE", ""),
+            lambda: run.committed,
+            run.restored_checkpoint,
+        )
+        options |= _world(place, options) | {
+            "strategy": ElasticDDPStrategy(place, io, data, ddp_options),
+            "callbacks": [run, *_listed(options.get("callbacks"))],
+            "use_distributed_sampler": False,
+        }
+        super().__init__(**options)
+        run.connect(self, data, io)
+
+    def fit(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Train from where the job is; from `ckpt_path`, or from the start, if it has not begun.
+
+        The arguments are Lightning's. Raises SystemExit(143) at a planned stop, after the step was saved.
+        """
+        path = self._elastic_run.begin(model, ckpt_path)
+        super().fit(model, train_dataloaders, val_dataloaders, datamodule, path, weights_only)
+        self._elastic_run.end()
+
+    @property
+    def enable_validation(self) -> bool:
+        """Whether validation may run. Before the first batch after a restart it has run already."""
+        return bool(super().enable_validation) and not self._elastic_run.resuming
+
+
+def _check(options: Mapping[str, Any], **numbers: int | None) -> None:
+    """Raise `ConfigError` for an option that cannot be exact."""
+    for name, number in numbers.items():
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise ConfigError(f"Trainer({name}={number!r}): write a number of samples, 1 or more")
+    if options.get("use_distributed_sampler"):
+        raise ConfigError(
+            "Trainer(use_distributed_sampler=True) orders the data by the size of the world; leave it out: training "
+            "data is shared exactly, and each rank validates on all of the data"
+        )
+    for plugin in _listed(options.get("plugins")):
+        if isinstance(plugin, ClusterEnvironment | CheckpointIO):
+            kind = "cluster environment" if isinstance(plugin, ClusterEnvironment) else "CheckpointIO"
+            raise ConfigError(f"Trainer(plugins={type(plugin).__name__}()): this Trainer has a {kind}; leave it out")
+
+
+def _strategy(given: Any) -> Mapping[str, Any]:
+    """The options of DistributedDataParallel that a strategy stands for. Raises `ConfigError` for another strategy."""
+    if isinstance(given, str) and given in DDP:
+        return DDP[given]
+    name = type(given).__name__ if isinstance(given, Strategy) else repr(given)
+    raise ConfigError(
+        f'Trainer(strategy={name}): this Trainer is exact with "ddp", whose options are Trainer(ddp={{...}}); for '
+        "sharded models use elastic.State with fully_shard in a loop of your own"
+    )
+
+
+def _world(place: ProcessEnvironment, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Lightning's arguments that say how many workers there are, from the launcher."""
+    workers = place.local_world_size
+    nodes = max(1, place.world_size // workers)
+    for name, number in (("devices", workers), ("num_nodes", nodes)):
+        asked = options.get(name)
+        if isinstance(asked, int) and asked not in (-1, number) and place.rank == 0 and not place.generation:
+            report.log_to_agent(
+                f"Trainer({name}={asked}) is left to the launcher, which has started {number}", warn=True
+            )
+    accelerator = options.get("accelerator", "auto")
+    if place.device.type == "cpu":
+        return {"accelerator": "cpu", "devices": workers, "num_nodes": nodes}
+    devices: Any = workers if torch.cuda.device_count() >= workers else [place.device.index]
+    return {"accelerator": accelerator, "devices": devices, "num_nodes": nodes}
+
+
+def _listed(given: Any) -> list[Any]:
+    """One thing or several, as Lightning takes them."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
