@@ -317,6 +317,13 @@ def _tensorboard_logger(run: TrackedRun, logger: Any) -> None:
         logger._version = run.id
     if has_events(logger.log_dir):
         logger._default_hp_metric = False  # It is logged at step 0 with each start.
+    log_metrics = logger.log_metrics
+
+    def flushed(metrics: Mapping[str, Any], step: int | None = None) -> None:
+        log_metrics(metrics, step)
+        logger.experiment.flush()  # What is not written is lost with a killed worker, and a step in memory comes once.
+
+    logger.log_metrics = flushed
     # Its first step is 0: the values of step n are those of the batch after n steps.
     run._mark_later(lambda step: mark_resumed(logger.experiment, step))
 

@@ -112,7 +112,29 @@ def _trainer(folder: str, make: Callable[..., Any]) -> Any:
 def lightning(folder: str) -> None:
     """Lightning with its own loggers."""
     import lightning.pytorch as pl
-    from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    saving = ModelCheckpoint(f"{folder}/saved", every_n_train_steps=SAVE_EVERY, save_last=True)
+    options = {"num_nodes": int(os.environ["WORLD_SIZE"]), "devices": 1, "strategy": "ddp", "callbacks": [saving]}
+    trainer, model, data = _lightning_trainer(folder, pl.Trainer, options)
+    last = Path(folder, "saved", "last.ckpt")
+    step = torch.load(last, weights_only=False)["global_step"] if last.exists() else 0
+    trackers.prepare(step).attach(trainer.loggers)
+    trainer.fit(model, data, data, ckpt_path=str(last) if last.exists() else None)
+
+
+def elastic_lightning(folder: str) -> None:
+    """The same with our Trainer, which keeps steps in memory, and continues the runs without further calls."""
+    from elastic.integrations.lightning import Trainer
+
+    options = {"memory_every": SAVE_EVERY, "enable_checkpointing": False, "callbacks": []}
+    trainer, model, data = _lightning_trainer(folder, Trainer, options)
+    trainer.fit(model, data, data)
+
+
+def _lightning_trainer(folder: str, make: Callable[..., Any], options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 
     class Model(pl.LightningModule):  # type: ignore[misc]
@@ -133,6 +155,9 @@ def lightning(folder: str) -> None:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     class Pause(Callback):  # type: ignore[misc]
+        def on_train_start(self, trainer: Any, *_: Any) -> None:
+            record(trainer.global_step)
+
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
             _pause(folder, trainer.global_step, "trainer/global_step")
 
@@ -142,27 +167,19 @@ def lightning(folder: str) -> None:
         MLFlowLogger("digits", tracking_uri=os.environ["MLFLOW_TRACKING_URI"]),
         TensorBoardLogger(f"{folder}/lightning"),
     ]
-    saving = ModelCheckpoint(f"{folder}/saved", every_n_train_steps=SAVE_EVERY, save_last=True)
-    trainer = pl.Trainer(
+    trainer = make(
         accelerator="cpu",
-        num_nodes=int(os.environ["WORLD_SIZE"]),
-        devices=1,
-        strategy="ddp",
         max_steps=STEPS,
         log_every_n_steps=1,
         val_check_interval=3,
         logger=loggers,
-        callbacks=[saving, Pause()],
         enable_progress_bar=False,
         enable_model_summary=False,
+        **{**options, "callbacks": [*options["callbacks"], Pause()]},
     )
-    last = Path(folder, "saved", "last.ckpt")
-    step = torch.load(last, weights_only=False)["global_step"] if last.exists() else 0
-    record(step)
-    trackers.prepare(step).attach(trainer.loggers)
     rows: Any = torch.ones(64, 2)
     data: torch.utils.data.DataLoader[torch.Tensor] = torch.utils.data.DataLoader(rows, batch_size=4)
-    trainer.fit(Model(), data, data, ckpt_path=str(last) if last.exists() else None)
+    return trainer, Model(), data
 
 
 def accelerate(folder: str) -> None:
@@ -183,6 +200,34 @@ def accelerate(folder: str) -> None:
         if step % SAVE_EVERY == 0 and accelerator.is_main_process:
             saved.write_text(str(step))
         _pause(folder, step, "_step")
+    accelerator.end_training()
+
+
+def elastic_accelerator(folder: str) -> None:
+    """Our Accelerator with `log_with`."""
+    from elastic.integrations.accelerate import ElasticAccelerator
+
+    accelerator = ElasticAccelerator(
+        log_with=["wandb", "mlflow", "tensorboard"], project_dir=folder, memory_every=SAVE_EVERY, total_batch_size=4
+    )
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows: Any = torch.ones(4 * STEPS, 2)
+    loader: Any = torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    accelerator.init_trackers("digits")
+    accelerator.restore()
+    record(accelerator.elastic.step)
+    for _ in accelerator.epochs(1):
+        for batch in loader:
+            loss = model(batch).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                step = accelerator.elastic.step + 1
+                accelerator.log({"loss": loss.item()}, step=step)
+                _pause(folder, step, "_step")
     accelerator.end_training()
 
 

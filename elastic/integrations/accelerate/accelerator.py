@@ -15,6 +15,7 @@ from torch.utils.data import RandomSampler
 
 import elastic
 from elastic.errors import ConfigError
+from elastic.integrations import trackers
 from elastic.integrations.accelerate import exactness
 from elastic.integrations.accelerate.saved_state import SavedStates
 from elastic.integrations.accelerate.scheduler import ElasticScheduler
@@ -85,6 +86,7 @@ class ElasticAccelerator(Accelerator):
         self._training = Training(self, total_batch_size)
         self._step = TrainingStep(self, self._training, checkpoint_every=checkpoint_every, memory_every=memory_every)
         self._states = SavedStates(self, self._training, self._step)
+        self._tracked: trackers.TrackedRun | None = None
 
     # What is prepared.
 
@@ -178,7 +180,10 @@ class ElasticAccelerator(Accelerator):
             False if there was nothing, and training begins.
         """
         with reporting_config_errors():
-            return self._training.restore()
+            restored = self._training.restore()
+        if self._tracked is not None and self._tracked.step is None:
+            self._tracked.resumed(self.elastic.step)
+        return restored
 
     def epochs(self, total: int) -> Iterator[int]:
         """Loop over the epochs that remain; one that was interrupted is entered again, for what is left of it.
@@ -276,6 +281,19 @@ class ElasticAccelerator(Accelerator):
                     "world; call accelerator.load_state(), which brings the place in the data back, and leave it out"
                 )
         return dataloader
+
+    # Trackers.
+
+    def init_trackers(
+        self, project_name: str, config: dict[str, Any] | None = None, init_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """As Accelerate's; W&B, MLflow and TensorBoard continue the run of earlier generations."""
+        tracked = trackers.prepare(self.elastic.step if self._training.restored else None)
+        if "mlflow" in [str(getattr(name, "value", name)) for name in self.log_with]:
+            tracked.find_mlflow_run()
+        super().init_trackers(project_name, config, init_kwargs)
+        tracked.attach(self.trackers)
+        self._tracked = tracked
 
     # Checkpoints of Accelerate's own form.
 

@@ -64,6 +64,8 @@ class Run(Callback):
         """Nothing is restored yet."""
         self.resuming = False
         """Whether the state in memory is restored, and no batch of this world was fetched yet."""
+        self.resumes_at = 0
+        """Lightning's global step that training resumes at."""
         self._place = place
         self._every = every
         self._memory_every = memory_every
@@ -102,10 +104,12 @@ class Run(Callback):
         file = self._newest_file()
         if file is not None and file.committed > self._committed:
             report.log_to_agent(f"training resumes from {file.path}: there is no newer step")
+            self.resumes_at = file.committed
             return file.path
         if not restored:
             return ckpt_path
         self.resuming = True
+        self.resumes_at = max(self._committed, 0)
         self._random = rng.capture()
         return STEP
 

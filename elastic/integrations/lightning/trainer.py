@@ -15,6 +15,7 @@ from lightning.pytorch.strategies import Strategy
 
 from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError
+from elastic.integrations import trackers
 from elastic.integrations.lightning.checkpoint_io import FencedCheckpointIO
 from elastic.integrations.lightning.data import TrainingData
 from elastic.integrations.lightning.run import Run
@@ -72,6 +73,7 @@ class Trainer(lightning.pytorch.Trainer):
             _check(options, global_batch=global_batch, max_per_rank=max_per_rank)
             ddp_options = {**_strategy(options.pop("strategy", "auto")), **(ddp or {})}
         place = init(backend="gloo" if options.get("accelerator") == "cpu" else None)
+        self._elastic_folder = place.checkpoint_dir or None
         self._elastic_run = run = Run(place, every=save_every, memory_every=memory_every)
         data = TrainingData(
             place,
@@ -108,6 +110,7 @@ class Trainer(lightning.pytorch.Trainer):
         The arguments are Lightning's. Raises SystemExit(143) at a planned stop, after the step was saved.
         """
         path = self._elastic_run.begin(model, ckpt_path)
+        trackers.follow(self.loggers, self._elastic_run.resumes_at, folder=self._elastic_folder)
         super().fit(model, train_dataloaders, val_dataloaders, datamodule, path, weights_only)
         self._elastic_run.end()
 

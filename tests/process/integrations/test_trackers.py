@@ -30,14 +30,17 @@ WAYS: Final = {
     "transformers": tracked_training.transformers,
     "elastic.integrations.transformers": tracked_training.elastic_trainer,
     "lightning": tracked_training.lightning,
+    "elastic.integrations.lightning": tracked_training.elastic_lightning,
     "accelerate": tracked_training.accelerate,
+    "elastic.integrations.accelerate": tracked_training.elastic_accelerator,
 }
 STEP_NAMES: Final = {
     "transformers": "train/global_step",
     "elastic.integrations.transformers": "train/global_step",
     "lightning": "trainer/global_step",
+    "elastic.integrations.lightning": "trainer/global_step",
 }
-FIRST: Final = {"lightning": 0}
+FIRST: Final = {"lightning": 0, "elastic.integrations.lightning": 0}
 """The first step that is logged."""
 
 
