@@ -21,7 +21,7 @@ from elastic.train import report
 from elastic.train.checkpoint import atomic_files, fence
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.rank_errors import RankError, decode_errors, encode_error, raise_first
-from elastic.train.process_group.topology import Topology
+from elastic.train.process_group.topology import Topology, host
 
 META: Final = "elastic.json"
 """The file in a checkpoint that says that this module published it."""
@@ -101,6 +101,7 @@ class CheckpointFolder:
         parent = self.folder / message.decode()
         staged = parent / name
         try:
+            self._require_shared(staged)
             self._together(doing, lambda: write(staged), everywhere=True)
             self._together(doing, lambda: self._publish(staged, step))
         finally:
@@ -137,6 +138,16 @@ class CheckpointFolder:
         parent = atomic_files.staging(self.folder, f".saving-g{self._generation}-")
         (parent / name).mkdir()
         return parent.name
+
+    def _require_shared(self, staged: Path) -> None:
+        """Raise `CheckpointError` on all ranks if one of them does not see what rank 0 has made."""
+        sees = b"" if staged.is_dir() else f"{host()}:{self.folder}".encode()
+        unseeing = sorted({message.decode() for message in byte_collectives.gather(sees, self._place.group) if message})
+        if unseeing:
+            raise CheckpointError(
+                f"{self.folder} is not shared: what rank 0 writes there is not seen in {', '.join(unseeing)}; give an "
+                f"{self._setting} that every node can read and write"
+            )
 
     def _publish(self, staged: Path, step: int) -> None:
         (staged / META).unlink(missing_ok=True)

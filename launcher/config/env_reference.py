@@ -62,6 +62,18 @@ READ: Final[tuple[DocumentedVariables, ...]] = (
         ("ELASTIC_SPOT_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "GCE_METADATA_HOST"),
         "where the metadata server of --spot is, http://HOST:PORT; the second for AWS only, the third for Google only",
     ),
+    DocumentedVariables(
+        ("WANDB_RUN_ID", "MLFLOW_RUN_ID", "TENSORBOARD_LOGGING_DIR"),
+        "the run of a tracker in a script that uses elastic.integrations, instead of the job's (docs/trackers.md)",
+    ),
+    DocumentedVariables(
+        ("MLFLOW_RUN_CONTEXT", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI"),
+        "as MLflow reads them, in a script that uses elastic.integrations (docs/trackers.md)",
+    ),
+    DocumentedVariables(
+        ("ACCELERATE_USE_CPU", "PL_GLOBAL_SEED"),
+        "as Accelerate and Lightning read them, in a script that uses elastic.integrations",
+    ),
     DocumentedVariables(("NO_COLOR",), "if it is set, even to nothing, no colour and no live status on a terminal"),
     DocumentedVariables(("CI", "TERM"), "no live status if CI is set, or if TERM is `dumb` or not set"),
 )

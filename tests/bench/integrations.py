@@ -40,6 +40,8 @@ class Framework:
 
 FRAMEWORKS = {
     "hf": Framework("Hugging Face's Trainer", "transformers", jobs.hf_trainer),
+    "lightning": Framework("Lightning's Trainer", "lightning", jobs.lightning),
+    "accelerate": Framework("Accelerate", "accelerate", jobs.accelerate),
 }
 
 

@@ -29,6 +29,7 @@ STATE_TRAINING = Path(__file__).with_name("state_training.py")
 """With our library: for state that is restored, and for planned changes."""
 HF_TRAINING = Path(__file__).with_name("hf_training.py")
 LIGHTNING_TRAINING = Path(__file__).with_name("lightning_training.py")
+ACCELERATE_TRAINING = Path(__file__).with_name("accelerate_training.py")
 """With the Trainer of Hugging Face and of Lightning: `make scripts` installs them."""
 DIGITS = "elastic.examples.digits"
 STEPS = 1_000_000
@@ -75,7 +76,7 @@ class Contender:
     def shown(self) -> str:
         """The command as a person types it."""
         words = " ".join(self.command("STORE", "JOB", Path("LOGS")))
-        for script in (TRAINING, STATE_TRAINING, HF_TRAINING, LIGHTNING_TRAINING):
+        for script in (TRAINING, STATE_TRAINING, HF_TRAINING, LIGHTNING_TRAINING, ACCELERATE_TRAINING):
             words = words.replace(str(script), script.name)
         environ = "".join(f"{name}={text} " for name, text in self.environ.items())
         return environ + words.replace(sys.executable, "python").replace(f"{ROOT}/", "")
@@ -162,6 +163,11 @@ def hf_trainer(logs: Path, step_s: float = STEP_S, *, elastic: bool = False) -> 
 def lightning(logs: Path, step_s: float = STEP_S, *, elastic: bool = False) -> list[str]:
     """The script with Lightning's Trainer, as it is or with our integration."""
     return [str(LIGHTNING_TRAINING), *plain(logs, step_s)[1:], *(["elastic"] if elastic else [])]
+
+
+def accelerate(logs: Path, step_s: float = STEP_S, *, elastic: bool = False) -> list[str]:
+    """The script with Accelerate's Accelerator, or with ours."""
+    return [str(ACCELERATE_TRAINING), *plain(logs, step_s)[1:], *(["elastic"] if elastic else [])]
 
 
 def ours(np: str, *flags: str, script: Script = plain, workers: int = 1) -> Command:

@@ -1,9 +1,10 @@
 """A script with Lightning's Trainer, as its users write it: a small network on scikit-learn's digits.
 
-    lightning_training.py STEP_LOG STEPS STEP_S
+    lightning_training.py STEP_LOG STEPS STEP_S [elastic]
 
 It makes `STEPS` steps of at least `STEP_S` seconds and appends a line to `STEP_LOG` after each. It knows nothing of the
-launcher, and saves nothing: what is measured is how long it takes to come back.
+launcher, and saves nothing: what is measured is how long it takes to come back. With `elastic` it has the Trainer of
+`elastic.integrations.lightning`, which keeps each step in memory.
 """
 
 from __future__ import annotations
@@ -52,17 +53,25 @@ def main() -> None:
     torch.set_num_threads(1)
     pixels, digits = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(digits))
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
-        num_nodes=int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"]),
-        strategy="ddp",
-        max_steps=steps,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    options: dict[str, Any] = {
+        "accelerator": "cpu",
+        "max_steps": steps,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    if sys.argv[4:] == ["elastic"]:
+        from elastic.integrations.lightning import Trainer
+
+        trainer: Any = Trainer(**options)
+    else:
+        trainer = lightning.Trainer(
+            devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+            num_nodes=int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"]),
+            strategy="ddp",
+            **options,
+        )
     trainer.fit(Digits(path, step_s), DataLoader(data, batch_size=16, shuffle=True))
 
 

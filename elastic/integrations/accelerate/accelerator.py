@@ -75,12 +75,12 @@ class ElasticAccelerator(Accelerator):
         cpu = cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true")
         handlers = options.get("kwargs_handlers") or []
         timeouts = [handler.timeout for handler in handlers if isinstance(handler, InitProcessGroupKwargs)]
-        here = elastic.init(
+        place = elastic.init(
             backend="gloo" if cpu else None, timeout_s=timeouts[0].total_seconds() if timeouts else None
         )
-        super().__init__(cpu=cpu or here.device.type == "cpu", **options)
+        super().__init__(cpu=cpu or place.device.type == "cpu", **options)
         with reporting_config_errors():
-            exactness.check_options(self, here.world_size)
+            exactness.check_options(self, place.world_size)
         self._source: exactness.Loader | None = None
         """The loader for training, as the script has made it."""
         self._training = Training(self, total_batch_size)

@@ -101,8 +101,8 @@ class Training:
             self._check_parts()
             things = {
                 name if number == 0 else f"{name}_{number}": thing
-                for name, kept in self._parts.items()
-                for number, thing in enumerate(kept)
+                for name, objects in self._parts.items()
+                for number, thing in enumerate(objects)
             }
             if self._accelerator.scaler is not None:
                 things["scaler"] = self._accelerator.scaler
@@ -132,9 +132,9 @@ class Training:
             if not self.parts(kind):
                 raise ConfigError(f"no {kind} is prepared: give it to accelerator.prepare(), which keeps it")
         modules = (thing for thing in (*self.parts("model"), *self.parts("registered")) if hasattr(thing, "parameters"))
-        kept = {id(parameter) for module in modules for parameter in module.parameters()}
+        parameters = {id(parameter) for module in modules for parameter in module.parameters()}
         groups = (group for optimizer in self.parts("optimizer") for group in optimizer.param_groups)
-        if any(id(parameter) not in kept for group in groups for parameter in group["params"]):
+        if any(id(parameter) not in parameters for group in groups for parameter in group["params"]):
             raise ConfigError(
                 "an optimizer changes parameters of a model that is not prepared: the next world would begin with its "
                 "first weights; give the model to accelerator.prepare()"

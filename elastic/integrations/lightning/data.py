@@ -95,7 +95,7 @@ class ExactLoader(DataLoader[Any]):
         """Nothing: Lightning calls it only for loaders that it makes after it has restored its loops."""
 
 
-class TrainingData:
+class ExactLoaders:
     """The training loaders of a fit.
 
     `samples` is the size of a batch over all ranks; None until the first loader says it.

@@ -17,7 +17,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError
 from elastic.integrations.lightning.checkpoint_io import STEP, FencedCheckpointIO, Published
-from elastic.integrations.lightning.data import TrainingData, takes_iterator
+from elastic.integrations.lightning.data import ExactLoaders, takes_iterator
 from elastic.integrations.lightning.strategy import ElasticDDPStrategy
 from elastic.script.error_report import reporting_config_errors
 from elastic.train import report
@@ -70,7 +70,7 @@ class Run(Callback):
         self._every = every
         self._memory_every = memory_every
         self._trainer: Any = None
-        self._data: TrainingData
+        self._data: ExactLoaders
         self._io: FencedCheckpointIO
         self._state: State | None = None
         self._model = _Kept(self._take_model)
@@ -84,7 +84,7 @@ class Run(Callback):
         self._loaders: Any = None
         self._sigterm: Any = signal.SIG_DFL
 
-    def connect(self, trainer: Any, data: TrainingData, io: FencedCheckpointIO) -> None:
+    def connect(self, trainer: Any, data: ExactLoaders, io: FencedCheckpointIO) -> None:
         """Say whose run it is. The trainer calls it once it is made."""
         self._trainer, self._data, self._io = trainer, data, io
 

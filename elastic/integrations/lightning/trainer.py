@@ -17,7 +17,7 @@ from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError
 from elastic.integrations import trackers
 from elastic.integrations.lightning.checkpoint_io import FencedCheckpointIO
-from elastic.integrations.lightning.data import TrainingData
+from elastic.integrations.lightning.data import ExactLoaders
 from elastic.integrations.lightning.run import Run
 from elastic.integrations.lightning.strategy import ElasticDDPStrategy
 from elastic.script.error_report import reporting_config_errors
@@ -75,7 +75,7 @@ class Trainer(lightning.pytorch.Trainer):
         place = init(backend="gloo" if options.get("accelerator") == "cpu" else None)
         self._elastic_folder = place.checkpoint_dir or None
         self._elastic_run = run = Run(place, every=save_every, memory_every=memory_every)
-        data = TrainingData(
+        data = ExactLoaders(
             place,
             samples=global_batch,
             limit=max_per_rank,

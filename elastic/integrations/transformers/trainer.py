@@ -175,7 +175,7 @@ class ElasticTrainerMixin(_Base):
         Accelerate completes the last batches of the ranks with samples from the beginning. It takes them out of the
         predictions again, and not out of the loss of a batch.
         """
-        found = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         place = self.accelerator.gradient_state
         size = _samples(inputs)
         if self.args.world_size > 1 and place.end_of_dataloader and 0 < place.remainder < size * self.args.world_size:
@@ -185,8 +185,8 @@ class ElasticTrainerMixin(_Base):
                 for name, value in inputs.items()
             }
             loss, _, _ = super().prediction_step(model, real, True, ignore_keys)
-            found = (loss, *found[1:])
-        return cast("tuple[Any, Any, Any]", found)
+            result = (loss, *result[1:])
+        return cast("tuple[Any, Any, Any]", result)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         run = self._elastic
@@ -230,11 +230,11 @@ def _weighted(
             weight /= trainer.args.world_size  # The Trainer multiplies by it.
     elif training:
         weight *= trainer.current_gradient_accumulation_steps  # The Trainer divides by it.
-    found = compute_loss(model, inputs, *args, **kwargs)
-    loss = found[0] if isinstance(found, tuple) else found
+    result = compute_loss(model, inputs, *args, **kwargs)
+    loss = result[0] if isinstance(result, tuple) else result
     if weight == 0.0:
         loss = loss.nan_to_num()  # The mean of no label is nan, which 0 does not take away.
-    return (loss * weight, *found[1:]) if isinstance(found, tuple) else loss * weight
+    return (loss * weight, *result[1:]) if isinstance(result, tuple) else loss * weight
 
 
 def _samples(inputs: Any) -> int:

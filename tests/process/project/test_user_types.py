@@ -50,7 +50,8 @@ assert_type(state.step, int)
 @pytest.mark.timeout(400)
 def test_a_users_project_type_checks_against_the_library(tmp_path: Path) -> None:
     for example in (ROOT / "elastic/examples").glob("[!_]*.py"):
-        shutil.copy(example, tmp_path)
+        if "elastic.integrations" not in example.read_text():  # Those need a framework, which has types of its own.
+            shutil.copy(example, tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)
     checked = subprocess.run(
         [

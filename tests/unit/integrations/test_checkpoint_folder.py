@@ -8,6 +8,7 @@ import pytest
 
 from elastic.errors import CheckpointError
 from elastic.integrations.checkpoint_folder import META, CheckpointFolder
+from elastic.train.comm import byte_collectives
 from elastic.train.process_group.topology import Topology
 
 ALONE = Topology(0, 1, 0, 1)
@@ -114,3 +115,12 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_setting(
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="give another output_dir"):
         folder_of(tmp_path / "file" / "below", monkeypatch, "job/1")
+
+
+def test_a_folder_that_a_rank_does_not_see_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path, monkeypatch)
+    monkeypatch.setattr(byte_collectives, "gather", lambda data, group: [data, b"10.0.0.7:/data"])
+    with pytest.raises(CheckpointError, match="what rank 0 writes there is not seen in 10"):
+        folder._require_shared(tmp_path)

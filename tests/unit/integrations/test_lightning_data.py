@@ -26,7 +26,7 @@ from tests.support.frameworks import needs
 pytestmark = needs("lightning")
 
 if importlib.util.find_spec("lightning"):
-    from elastic.integrations.lightning.data import TrainingData
+    from elastic.integrations.lightning.data import ExactLoaders
 
 DATA = TensorDataset(torch.arange(50))
 
@@ -39,7 +39,7 @@ class Lines(IterableDataset[int]):
 def training(samples: int | None = 12, limit: int | None = None, fetched: list[int] | None = None) -> Any:
     place = environment.read({key: text for key, text in os.environ.items() if key not in ("RANK", "WORLD_SIZE")})
     count = [] if fetched is None else fetched
-    return TrainingData(place, samples=samples, limit=limit, seed=3, before_fetch=lambda: count.append(1))
+    return ExactLoaders(place, samples=samples, limit=limit, seed=3, before_fetch=lambda: count.append(1))
 
 
 def batches(loader: Any) -> list[list[int]]:
