@@ -66,6 +66,10 @@ def follows(command: Command) -> bool:
     return bool({"--follow", "--watch"} & set(command.parts[0]))
 
 
+def asks_kubernetes(command: Command) -> bool:
+    return bool({"--k8s_job", "--jobset"} & set(command.parts[0]))
+
+
 @pytest.fixture
 def desk(etcd: Server, tmp_path: Path) -> Desk:
     return Desk(tmp_path, etcd.endpoint, f"docs-{secrets.token_hex(3)}", port=str(free_ports(1)[0]))
@@ -80,8 +84,8 @@ def each(work: Callable[[str, Command], None], commands: dict[str, Command]) -> 
 
 @pytest.mark.timeout(240)
 def test_what_looks_at_a_job_and_steers_it_does_what_its_page_says(desk: Desk) -> None:
-    # tests/process/web/test_page.py has "ui".
-    ctl = [command for command in of("elastic-ctl") if subcommand(command) != "ui"]
+    # tests/process/web/test_page.py has "ui", and tests/process/ctl/test_scale_pods.py what asks Kubernetes.
+    ctl = [command for command in of("elastic-ctl") if subcommand(command) != "ui" and not asks_kubernetes(command)]
     assert {subcommand(command) for command in ctl} <= {*SAYS, *STEERS, "forget"}
     job = desk.places["job"]
 
