@@ -44,6 +44,7 @@ def test_the_examples_stay_short_enough_to_copy() -> None:
         assert len((ROOT / "elastic" / "examples" / f"{name}.py").read_text().splitlines()) < 80
 
 
+@pytest.mark.timeout(300)
 def test_a_run_killed_while_steps_run_goes_on_with_two_workers_and_reaches_the_same_accuracy(tmp_path: Path) -> None:
     """Killed under plain python, resumed under torchrun: the checkpoint does not know the world size."""
     log = tmp_path / "steps.log"
