@@ -1,4 +1,4 @@
-"""Training scripts with Accelerate whose numbers would be wrong in another world: what each is told, in one process."""
+"""Training scripts with Accelerate whose numbers would be wrong in another world, and the line that each gets."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ SCRIPTS: dict[str, Callable[[], None]] = {
 
 
 def refusals() -> dict[str, str]:
-    """What each script is told, "" if nothing."""
+    """The line that each script gets, "" if none."""
     return {name: refusal(script) for name, script in SCRIPTS.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 from accelerate.data_loader import DataLoaderStateMixin
@@ -11,21 +11,8 @@ from accelerate.state import GradientState
 from accelerate.utils import send_to_device
 
 from elastic.integrations.accelerate.training_data import TrainingData
+from elastic.integrations.loader_options import options_of
 from elastic.train.data.loader import DataLoader
-
-TAKEN_OVER: Final = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-)
-"""Options of the user's loader that the exact one has, too. A `generator` draws no more than the seeds of workers,
-which come from torch's own generator here: an `elastic.State` keeps that one."""
 
 
 class TrainingLoop(Protocol):
@@ -61,7 +48,8 @@ class TrainingLoader(torch.utils.data.DataLoader[Any], DataLoaderStateMixin):
         non_blocking: bool,
     ) -> None:
         """`source` is the user's loader; `data` gives its order; `device` None leaves batches where they are."""
-        self._options = {name: getattr(source, name) for name in TAKEN_OVER if hasattr(source, name)}
+        # Without `generator`: it draws the seeds of workers, which come from torch's own one here, as a State keeps it.
+        self._options = options_of(source)
         super().__init__(source.dataset, source.batch_size, **self._options)
         self.gradient_state = GradientState()
         self._data = data

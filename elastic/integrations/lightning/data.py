@@ -18,25 +18,13 @@ from torch.utils.data import (
 from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError
 from elastic.integrations.lightning.parts import CannotCut, Part, cut
+from elastic.integrations.loader_options import options_of
 from elastic.train import report
 from elastic.train.data.batch import GlobalBatch
 from elastic.train.data.batch_plan import BatchPlan, BatchRule
 from elastic.train.data.loader import DataLoader
 from elastic.train.data.sampler import ElasticSampler
 
-KEPT: Final = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-)
-"""Options of the script's DataLoader that the exact one takes over."""
 OURS: Final = (
     "elastic.DataLoader(dataset, sampler=elastic.ElasticSampler(dataset, order=..., "
     "batch=elastic.GlobalBatch(total=...)))"
@@ -191,9 +179,7 @@ class ExactLoaders:
             shuffle, seed, drop_last = self._order_of(loader)
             batch = GlobalBatch(total=total, drop_last=drop_last)
             sampler = ElasticSampler(loader.dataset, shuffle=shuffle, seed=seed, batch=batch)
-        rest = {name: getattr(loader, name) for name in KEPT if hasattr(loader, name)}
-        if not rest.get("pin_memory_device"):
-            rest.pop("pin_memory_device", None)  # Torch warns of it, even where it is the default.
+        rest = options_of(loader, "generator")
         limit = self._limit or size or -(-total // self._world)
         return ExactLoader(loader.dataset, sampler, limit, self._call_before_fetch, **rest)
 

@@ -35,6 +35,10 @@ def require_exact(trainer: Any, trial: Any) -> None:
             f"{distributed} keeps parts of the state that are not moved between worlds; use DDP, or a loop of your own "
             "with torch.distributed.fsdp.fully_shard and elastic.State",
         ),
+        (
+            args.save_on_each_node,
+            "save_on_each_node lets every node write one checkpoint, and the folder is shared; leave it out",
+        ),
         (args.auto_find_batch_size, "auto_find_batch_size changes the batches while it trains; leave it out"),
         (
             args.ignore_data_skip,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from elastic.errors import ConfigError
 from elastic.integrations.checkpoint_folder import CheckpointFolder, FrameworkCheckpoint
@@ -23,6 +23,7 @@ from elastic.integrations.transformers.trainer_state import (
     put_callback_states,
     trainer_state,
 )
+from elastic.script.error_report import reporting_config_errors
 from elastic.train import report
 from elastic.train.process_group.topology import Topology, current_topology
 from elastic.train.state import State, set_step
@@ -78,7 +79,7 @@ class TrainingRun:
 
     # Resuming.
 
-    def resume(self, given: str | bool | None) -> str | None:
+    def resume(self, given: str | bool | None) -> str | bool | None:
         """Find the newest state of this job. A collective.
 
         Args:
@@ -95,7 +96,7 @@ class TrainingRun:
         if saved is not None and (document is None or saved.step > document["state"]["global_step"]):
             return self._from_folder(saved)
         if document is None:
-            return given if isinstance(given, str) else None
+            return self._from_given(given)
         self._take(document)
         if document["finished"]:
             return None
@@ -111,6 +112,23 @@ class TrainingRun:
         if self._place.rank == 0:
             report.log_to_agent(f"resumed at step {saved.step} from {saved.folder}")
         return str(saved.folder)
+
+    def _from_given(self, given: str | bool | None) -> str | bool | None:
+        folder = get_last_checkpoint(self.trainer.args.output_dir) if given is True else given
+        if not folder:
+            return given  # The Trainer says that there is none, if it was to be there.
+        snapshot = Path(str(folder), SNAPSHOT)
+        if not snapshot.is_file():
+            with reporting_config_errors():
+                raise ConfigError(
+                    f"ElasticTrainer: {folder} was not saved by an ElasticTrainer, so that the samples that its steps "
+                    "took are not known; load its weights with from_pretrained, and train without "
+                    "resume_from_checkpoint"
+                )
+        document = json.loads(snapshot.read_text(encoding="utf-8"))
+        set_step(self._state, document["state"]["global_step"])
+        self._take(document)
+        return str(folder)
 
     def _take(self, document: dict[str, Any]) -> None:
         self._document = document

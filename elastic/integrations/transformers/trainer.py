@@ -14,6 +14,7 @@ from transformers.trainer_utils import TrainOutput, rotate_checkpoints
 
 from elastic.errors import ConfigError
 from elastic.integrations import trackers
+from elastic.integrations.loader_options import options_of
 from elastic.integrations.transformers import limits
 from elastic.integrations.transformers.run import TrainingRun
 from elastic.script.error_report import reporting_config_errors
@@ -107,17 +108,7 @@ class ElasticTrainerMixin(_Base):
             batches = run.plan(
                 len(loader.dataset), batch_size, shuffle=shuffle, drop_last=self.args.dataloader_drop_last
             )
-        return DataLoader(
-            loader.dataset,
-            batch_sampler=batches,
-            collate_fn=loader.collate_fn,
-            num_workers=loader.num_workers,
-            pin_memory=loader.pin_memory,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-        )
+        return DataLoader(loader.dataset, batch_sampler=batches, **options_of(loader))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as the Trainer does; the time of the training counts that of its earlier processes."""

@@ -193,6 +193,7 @@ class Endless(torch.utils.data.IterableDataset[Any]):
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "iterable": ({"dataset": Endless(), "max_steps": 3}, "train_dataset is iterable and has no place to resume from"),
     "skip": ({"ignore_data_skip": True}, "ignore_data_skip starts an epoch from its beginning; leave it out"),
+    "each node": ({"save_on_each_node": True}, "and the folder is shared; leave it out"),
     "batch": ({"auto_find_batch_size": True}, "auto_find_batch_size changes the batches while it trains; leave it out"),
     "length": ({"train_sampling_strategy": "group_by_length"}, "orders the samples by the world; leave it out"),
     "split": ({"accelerator_config": {"split_batches": True}}, "share batches by the world; leave them out"),
@@ -208,6 +209,15 @@ def test_a_setting_that_cannot_be_exact_is_refused_in_one_line_that_says_what_to
         trainer(**options).train()
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("elastic: error: ElasticTrainer")]
     assert len(lines) == 1
+
+
+@pytest.mark.parametrize("given", ["the folder", "true"])
+def test_a_checkpoint_of_a_plain_trainer_is_refused_since_its_samples_are_not_known(trainer: Any, given: str) -> None:
+    made = trainer()
+    foreign = Path(made.args.output_dir) / "checkpoint-3"
+    foreign.mkdir()
+    with pytest.raises(ConfigError, match="was not saved by an ElasticTrainer"):
+        made.train(resume_from_checkpoint=True if given == "true" else str(foreign))
 
 
 def test_a_worker_that_would_train_alone_is_refused(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
