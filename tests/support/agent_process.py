@@ -86,9 +86,9 @@ class Node:
 
         return await self.told.until(look, f"node {self.name} says {pattern!r}", within_s)
 
-    async def exits(self) -> int:
+    async def exits(self, within_s: float = LIMIT_S) -> int:
         """Wait for its end, and for the rest of its lines; the exit code (minus a signal)."""
-        await self.told.until(lambda: self.ended, f"node {self.name} ends")
+        await self.told.until(lambda: self.ended, f"node {self.name} ends", within_s)
         assert self.process.returncode is not None
         return self.process.returncode
 
