@@ -106,6 +106,26 @@ class TwoSets(Net):
         return mse_loss(self.net(x), y) + mse_loss(self.net(x2), y2) / 2
 
 
+class EvaluatedNet(Net):
+    """Records which samples each rank evaluates at which step."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.evaluate("val_loss", batch)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.evaluate("test_loss", batch)
+
+    def evaluate(self, name: str, batch: Any) -> None:
+        numbers, x, y = batch
+        self.log(name, mse_loss(self.net(x), y), sync_dist=True)
+        if not self.trainer.sanity_checking:
+            record([name, self.trainer.global_step, numbers.tolist()])
+
+    def on_validation_end(self) -> None:
+        if self.trainer.is_global_zero and not self.trainer.sanity_checking:
+            record(["metric", self.trainer.global_step, float(self.trainer.callback_metrics["val_loss"])])
+
+
 class Recorder(lightning.Callback):
     """Records which samples each step had in which generation, and lets the test end a world there."""
 
@@ -118,6 +138,13 @@ class Recorder(lightning.Callback):
             record([trainer.current_epoch, step, int(os.environ["ELASTIC_GENERATION"]), numbers.tolist()])
         if complete:
             reached(step)
+
+
+class Reached(lightning.Callback):
+    """Lets the test end a world at a step."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        reached(trainer.global_step)
 
 
 def train(
@@ -171,6 +198,27 @@ def train(
         "largest": model.largest,
         "best": sorted(os.path.basename(path) for path in checkpoint.best_k_models) if checkpoint else [],
     }
+
+
+def evaluate(**options: Any) -> float:
+    """Train with a validation at every other step, test the result, and return the metric of the test."""
+    warnings.filterwarnings("ignore")
+    lightning.seed_everything(3, verbose=False)
+    torch.set_default_dtype(torch.float64)
+    model = EvaluatedNet("plateau")
+    trainer = Trainer(
+        max_epochs=2,
+        global_batch=12,
+        val_check_interval=2,
+        callbacks=[Reached()],
+        enable_checkpointing=False,
+        precision="64-true",
+        **QUIET,
+        **options,
+    )
+    trainer.fit(model, DataLoader(data(), batch_size=4, shuffle=True), DataLoader(data(11), batch_size=5))
+    (metrics,) = trainer.test(model, DataLoader(data(7), batch_size=2), verbose=False)
+    return float(metrics["test_loss"])
 
 
 def refused(what: str) -> None:

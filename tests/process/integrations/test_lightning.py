@@ -146,6 +146,35 @@ def test_after_the_whole_job_was_lost_training_resumes_from_the_newest_file_of_m
     assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
 
 
+def evaluated(folder: Path, worlds: Sequence[int], change_at: Sequence[int] = (), **options: Any) -> Result:
+    return run(
+        training.evaluate,
+        kwargs=options,
+        worlds=worlds,
+        change_at=change_at,
+        checkpoint_dir=folder / "checkpoints",
+        timeout_s=LIMIT_S,
+    )
+
+
+def test_a_shared_evaluation_uses_each_sample_once_and_gives_the_metric_of_a_world_of_one(tmp_path: Path) -> None:
+    alone = evaluated(tmp_path / "one", [1])
+    shared = evaluated(tmp_path / "many", [3, 2], [5], share_evaluation=True)
+    assert shared.values[0] == pytest.approx(alone.values[0], abs=1e-9)
+    numbers: dict[tuple[str, int], list[int]] = {}
+    for name, step, what in shared.records:
+        if name != "metric":
+            numbers.setdefault((name, step), []).extend(what)
+    assert {key: sorted(samples) for key, samples in numbers.items()} == {
+        **{("val_loss", step): list(range(11)) for step in (2, 4, 7, 9)},
+        ("test_loss", 10): list(range(7)),
+    }
+    metrics, expected = (
+        {step: value for name, step, value in result.records if name == "metric"} for result in (shared, alone)
+    )
+    assert metrics == pytest.approx(expected, abs=1e-9)
+
+
 REFUSED = {
     "iterable": "IterableDataset",
     "weighted": "WeightedRandomSampler",
