@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -140,6 +141,16 @@ class Recorder(lightning.Callback):
             reached(step)
 
 
+class Counted(lightning.Callback):
+    """Lists the epoch and the number of each batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int]] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.batches.append((trainer.current_epoch, batch_idx))
+
+
 class Reached(lightning.Callback):
     """Lets the test end a world at a step."""
 
@@ -219,6 +230,22 @@ def evaluate(**options: Any) -> float:
     trainer.fit(model, DataLoader(data(), batch_size=4, shuffle=True), DataLoader(data(11), batch_size=5))
     (metrics,) = trainer.test(model, DataLoader(data(7), batch_size=2), verbose=False)
     return float(metrics["test_loss"])
+
+
+def resumed_from_another_trainer(
+    folder: str, batch_size: int, every: dict[str, Any], validate: bool = False
+) -> list[tuple[int, int]]:
+    """Train an epoch with Lightning's own Trainer, resume from its first file, and return the batches of each epoch."""
+    warnings.filterwarnings("ignore")
+    val = DataLoader(data(5), batch_size=5) if validate else None
+    files = ModelCheckpoint(dirpath=folder, filename="{step}", save_top_k=-1, **every)
+    plain = lightning.Trainer(max_epochs=1, devices=1, callbacks=[files], **QUIET)
+    plain.fit(Net(), DataLoader(data(), batch_size=batch_size), val)
+    first = min(Path(folder).iterdir(), key=lambda path: int(path.stem.partition("=")[2]))
+    counted = Counted()
+    trainer = Trainer(max_epochs=3, global_batch=12, callbacks=[counted], enable_checkpointing=False, **QUIET)
+    trainer.fit(Net(), DataLoader(data(), batch_size=4), val, ckpt_path=first)
+    return counted.batches
 
 
 def refused(what: str) -> None:

@@ -13,10 +13,10 @@ What is used of Lightning, all of it documented:
   `limit_test_batches`; `ModelCheckpoint.dirpath`.
 - Loaders with `state_dict`, `load_state_dict` and a sampler with `set_epoch`.
 
-No name with an underscore is used. `Trainer.fit_loop` is public, its class is not documented; `restarting`, `batch_idx`
-and `on_iteration_done()` of it are used, and tests hold what they do. That a commit falls between two steps rests on
-the order of Lightning's loop, which tests hold, too: it fetches a batch when all of the step before is done, and none
-ahead where the length is known.
+No name with an underscore is used. `Trainer.fit_loop` is public, its class is not documented; `restarting`,
+`batch_idx`, `on_iteration_done()` and `epoch_loop.batch_progress.is_last_batch` of it are used, and tests hold what
+they do. That a commit falls between two steps rests on the order of Lightning's loop, which tests hold, too: it fetches
+a batch when all of the step before is done, and none ahead where the length is known.
 """
 
 from __future__ import annotations

@@ -175,6 +175,48 @@ def test_a_shared_evaluation_uses_each_sample_once_and_gives_the_metric_of_a_wor
     assert metrics == pytest.approx(expected, abs=1e-9)
 
 
+ANOTHER: dict[str, tuple[int, dict[str, Any], bool]] = {
+    "at the end of an epoch with other batches": (25, {"save_on_train_epoch_end": True}, True),
+    "after the validation at the end of an epoch with as many batches": (12, {"save_on_train_epoch_end": False}, True),
+    "at the last step of an epoch with as many batches": (12, {"every_n_train_steps": 5}, False),
+}
+
+
+@pytest.mark.parametrize("when", list(ANOTHER))
+def test_a_file_that_another_trainer_wrote_at_the_end_of_an_epoch_is_resumed(when: str, tmp_path: Path) -> None:
+    resumed = run(
+        training.resumed_from_another_trainer,
+        args=(str(tmp_path / "files"), *ANOTHER[when]),
+        worlds=[1],
+        checkpoint_dir=tmp_path / "job",
+        timeout_s=LIMIT_S,
+    )
+    assert resumed.values[0] == [(epoch, batch) for epoch in (1, 2) for batch in range(5)]
+
+
+WITHIN: dict[str, tuple[int, dict[str, Any], bool]] = {
+    "in the middle": (12, {"every_n_train_steps": 3}, False),
+    "in the middle of an epoch that has more batches": (4, {"every_n_train_steps": 9}, False),
+    "after the validation at the end of an epoch with other batches": (4, {"save_on_train_epoch_end": False}, True),
+}
+
+
+@pytest.mark.parametrize("when", list(WITHIN))
+def test_a_file_that_another_trainer_wrote_within_an_epoch_is_refused_in_one_line(when: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed) as failed:
+        run(
+            training.resumed_from_another_trainer,
+            args=(str(tmp_path / "files"), *WITHIN[when]),
+            worlds=[1],
+            checkpoint_dir=tmp_path / "job",
+            timeout_s=LIMIT_S,
+        )
+    lines = [line for line in str(failed.value).splitlines() if line.startswith("elastic: error: ")]
+    assert len(lines) == 1, str(failed.value)
+    assert "save_on_train_epoch_end" in lines[0]
+    assert "code 2" in str(failed.value)
+
+
 REFUSED = {
     "iterable": "IterableDataset",
     "weighted": "WeightedRandomSampler",
