@@ -151,6 +151,30 @@ class Counted(lightning.Callback):
         self.batches.append((trainer.current_epoch, batch_idx))
 
 
+class Sets(lightning.LightningDataModule):
+    """The same data from a data module, which counts how often it was restored."""
+
+    def __init__(self, batch_size: int, shuffle: bool) -> None:
+        super().__init__()
+        self.batch_size, self.shuffle = batch_size, shuffle
+        self.restored = 0
+
+    def setup(self, stage: str) -> None:
+        self.training, self.validation = data(), data(11)
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.training, batch_size=self.batch_size, shuffle=self.shuffle)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.validation, batch_size=5)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"restored": self.restored}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.restored = state_dict["restored"] + 1
+
+
 class Reached(lightning.Callback):
     """Lets the test end a world at a step."""
 
@@ -159,7 +183,7 @@ class Reached(lightning.Callback):
 
 
 def train(
-    epochs: int = 2,
+    epochs: int | None = 2,
     batch_size: int = 4,
     scheduler: str = "",
     accumulate: int = 1,
@@ -170,6 +194,8 @@ def train(
     validate: bool = False,
     net: str = "Net",
     drop_last: bool = False,
+    data_module: bool = False,
+    workers: dict[str, Any] | None = None,
 ) -> Any:
     """Train, and return the parameters, the global step and the epoch."""
     warnings.filterwarnings("ignore")
@@ -196,17 +222,22 @@ def train(
         **(options or {}),
     )
     val = DataLoader(data(11), batch_size=5) if validate else None
-    loader: Any = DataLoader(data(), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
+    loader: Any = DataLoader(data(), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, **(workers or {}))
     if net == "TwoSets":
         second = DataLoader(data(60), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
         loader = CombinedLoader({"a": loader, "b": second}, "min_size")
-    trainer.fit(model, loader, val)
+    sets = Sets(batch_size, shuffle) if data_module else None
+    if sets:
+        trainer.fit(model, datamodule=sets)
+    else:
+        trainer.fit(model, loader, val)
     return {
         "weights": torch.nn.utils.parameters_to_vector(model.parameters()).detach(),
         "step": trainer.global_step,
         "epoch": trainer.current_epoch,
         "lr": trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else 0.0,
         "largest": model.largest,
+        "restored": sets.restored if sets else 0,
         "best": sorted(os.path.basename(path) for path in checkpoint.best_k_models) if checkpoint else [],
     }
 

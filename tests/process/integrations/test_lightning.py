@@ -44,7 +44,7 @@ def weights(result: Result) -> Any:
 
 
 def rest(result: Result) -> dict[str, Any]:
-    return {name: value for name, value in result.values[0].items() if name not in ("weights", "largest")}
+    return {name: value for name, value in result.values[0].items() if name not in ("weights", "largest", "restored")}
 
 
 def used(result: Result, epoch: int) -> list[int]:
@@ -82,6 +82,14 @@ CASES: dict[str, tuple[dict[str, Any], list[int], list[int], list[How]]] = {
         ["planned", "planned"],
     ),
     "two optimizers by hand": ({"net": "ManualNet"}, [3, 1, 2], [3, 7], ["planned", "planned"]),
+    "workers of the loader": ({"workers": {"num_workers": 2}}, [3, 2], [3], ["planned"]),
+    "workers that live for all epochs": (
+        {"workers": {"num_workers": 2, "persistent_workers": True}, "epochs": 3},
+        [2, 1],
+        [7],
+        ["loss"],
+    ),
+    "a number of steps": ({"epochs": None, "options": {"max_steps": 10}}, [3, 2, 3], [3, 7], ["planned", "loss"]),
     "two loaders": ({"net": "TwoSets", "drop_last": True}, [3, 1, 2], [2, 5], ["planned", "planned"]),
 }
 
@@ -98,6 +106,27 @@ def test_a_run_whose_world_changes_ends_with_the_numbers_of_an_undisturbed_one(c
     for epoch in range(2):
         assert len(used(changed, epoch)) == len(set(used(changed, epoch))) == samples
         assert used(changed, epoch) == used(undisturbed, epoch)
+
+
+def test_training_by_steps_ends_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    arguments = {"epochs": None, "options": {"max_steps": 8}}
+    undisturbed = trained(tmp_path / "one", [1], arguments=arguments)
+    changed = trained(tmp_path / "many", [3, 2], arguments=arguments, change_at=[6], how="planned")
+    assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
+    assert rest(changed) == rest(undisturbed)
+    assert used(changed, 1) == used(undisturbed, 1)
+    assert len(used(changed, 1)) == 36
+
+
+def test_the_loaders_and_the_state_of_a_data_module_are_resumed(tmp_path: Path) -> None:
+    arguments = {"data_module": True, "validate": True}
+    undisturbed = trained(tmp_path / "one", [1], arguments={})
+    changed = trained(tmp_path / "many", [3, 1, 2], arguments=arguments, change_at=[3, 7], how=["planned", "loss"])
+    assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
+    assert rest(changed) == rest(undisturbed)
+    for epoch in range(2):
+        assert used(changed, epoch) == list(range(training.SAMPLES))
+    assert [value["restored"] for value in changed.values] == [2, 2]
 
 
 def test_random_numbers_continue_in_a_world_of_the_same_size(tmp_path: Path) -> None:
