@@ -10,6 +10,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.utilities import CombinedLoader
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
@@ -239,6 +240,36 @@ def train(
         "largest": model.largest,
         "restored": sets.restored if sets else 0,
         "best": sorted(os.path.basename(path) for path in checkpoint.best_k_models) if checkpoint else [],
+    }
+
+
+def train_by_cli(folder: str) -> Any:
+    """Train as `main.py fit --trainer.max_epochs=2 ...` does, and return the parameters."""
+    warnings.filterwarnings("ignore")
+    torch.set_default_dtype(torch.float64)
+    options = {
+        "max_epochs": "2",
+        "global_batch": "12",
+        "accelerator": "cpu",
+        "precision": "64-true",
+        "share_evaluation": "true",
+        "default_root_dir": folder,
+        "enable_progress_bar": "false",
+        "enable_model_summary": "false",
+        "logger": "false",
+    }
+    words = [f"--trainer.{name}={value}" for name, value in options.items()]
+    cli = LightningCLI(
+        Net,
+        Sets,
+        trainer_class=Trainer,
+        trainer_defaults={"callbacks": [Recorder()]},
+        seed_everything_default=3,
+        args=["fit", *words, "--data.batch_size=4", "--data.shuffle=true"],
+    )
+    return {
+        "weights": torch.nn.utils.parameters_to_vector(cli.model.parameters()).detach(),
+        "step": cli.trainer.global_step,
     }
 
 

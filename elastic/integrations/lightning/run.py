@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import torch
 from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.trainer.states import TrainerFn
 
 from elastic.environment import ProcessEnvironment
@@ -154,7 +155,13 @@ class Run(Callback):
     # Lightning calls these.
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Give each ModelCheckpoint without a folder one that is the same in every world."""
+        """Give each ModelCheckpoint without a folder one that is the same in every world.
+
+        LightningCLI's file with the configuration is there already when the job has begun; it is written again.
+        """
+        for callback in trainer.callbacks:
+            if isinstance(callback, SaveConfigCallback) and (self._place.generation > 1 or self.resumes_at):
+                callback.overwrite = True
         if not self._place.checkpoint_dir:
             return
         for callback in trainer.checkpoint_callbacks:

@@ -56,6 +56,7 @@ class Trainer(lightning.pytorch.Trainer):
         share_evaluation: Divide the data of validation and tests among the ranks. Each sample is evaluated once, so a
             metric needs `sync_dist=True`, or has to be one of torchmetrics.
         ddp: Options of torch's DistributedDataParallel.
+        use_distributed_sampler: False, and nothing else. Lightning's default is True, which LightningCLI would pass.
         **options: Those of Lightning's Trainer.
 
     Raises:
@@ -71,10 +72,11 @@ class Trainer(lightning.pytorch.Trainer):
         memory_every: int | None = 1,
         share_evaluation: bool = False,
         ddp: Mapping[str, Any] | None = None,
+        use_distributed_sampler: bool = False,
         **options: Any,
     ) -> None:
         with reporting_config_errors():
-            _check(options, global_batch=global_batch, max_per_rank=max_per_rank)
+            _check(options, use_distributed_sampler, global_batch=global_batch, max_per_rank=max_per_rank)
             ddp_options = {**_strategy(options.pop("strategy", "auto")), **(ddp or {})}
         place = init(backend="gloo" if options.get("accelerator") == "cpu" else None)
         self._elastic_folder = place.checkpoint_dir or None
@@ -126,12 +128,12 @@ class Trainer(lightning.pytorch.Trainer):
         return bool(super().enable_validation) and not self._elastic_run.resuming
 
 
-def _check(options: Mapping[str, Any], **numbers: int | None) -> None:
+def _check(options: Mapping[str, Any], use_distributed_sampler: bool, **numbers: int | None) -> None:
     """Raise `ConfigError` for an option that cannot be exact."""
     for name, number in numbers.items():
         if number is not None and (not isinstance(number, int) or number < 1):
             raise ConfigError(f"Trainer({name}={number!r}): write a number of samples, 1 or more")
-    if options.get("use_distributed_sampler"):
+    if use_distributed_sampler:
         raise ConfigError(
             "Trainer(use_distributed_sampler=True) orders the data by the size of the world; leave it out: training "
             "data is shared exactly, and Trainer(share_evaluation=True) shares the data of validation and tests"

@@ -129,6 +129,23 @@ def test_the_loaders_and_the_state_of_a_data_module_are_resumed(tmp_path: Path) 
     assert [value["restored"] for value in changed.values] == [2, 2]
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("jsonargparse"), reason="LightningCLI needs jsonargparse")
+def test_the_command_line_of_lightning_trains_with_this_trainer_in_every_world(tmp_path: Path) -> None:
+    undisturbed = trained(tmp_path / "one", [1], arguments={})
+    changed = run(
+        training.train_by_cli,
+        args=(str(tmp_path / "root"),),
+        worlds=[2, 1],
+        change_at=[3],
+        how="planned",
+        checkpoint_dir=tmp_path / "checkpoints",
+        timeout_s=LIMIT_S,
+    )
+    assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
+    assert changed.values[0]["step"] == 10
+    assert (tmp_path / "root" / "config.yaml").is_file()
+
+
 def test_random_numbers_continue_in_a_world_of_the_same_size(tmp_path: Path) -> None:
     arguments = {"net": "DropoutNet"}
     undisturbed = trained(tmp_path / "one", [2], arguments=arguments)
