@@ -81,6 +81,7 @@ CASES: dict[str, tuple[dict[str, Any], list[int], list[int], list[How]]] = {
         [5, 7],
         ["planned", "planned"],
     ),
+    "files at every other step": ({"callbacks": "often"}, [3, 2, 3], [3, 8], ["planned", "loss"]),
     "two optimizers by hand": ({"net": "ManualNet"}, [3, 1, 2], [3, 7], ["planned", "planned"]),
     "workers of the loader": ({"workers": {"num_workers": 2}}, [3, 2], [3], ["planned"]),
     "workers that live for all epochs": (
