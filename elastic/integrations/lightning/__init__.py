@@ -7,15 +7,17 @@ What is used of Lightning, all of it documented:
 - `Trainer` is subclassed; `fit` gets the `ckpt_path`, and `enable_validation` is False before the first batch after a
   restart.
 - `ClusterEnvironment`, `CheckpointIO` and a subclass of `DDPStrategy` (`process_dataloader`, `training_step`,
-  `backward`, `save_checkpoint`, `barrier`, `root_device`, `distributed_sampler_kwargs`).
+  `backward`, `reduce`, `save_checkpoint`, `barrier`, `root_device`, `distributed_sampler_kwargs`).
 - `Callback` with its hooks, `state_dict` and `load_state_dict`; `Trainer.save_checkpoint`, `train_dataloader`,
-  `num_training_batches`, `accumulate_grad_batches`, `callback_metrics`, `should_stop`; `ModelCheckpoint.dirpath`.
+  `num_training_batches`, `accumulate_grad_batches`, `callback_metrics`, `should_stop`, `limit_val_batches`,
+  `limit_test_batches`; `ModelCheckpoint.dirpath`;
+  `SaveConfigCallback.overwrite`.
 - Loaders with `state_dict`, `load_state_dict` and a sampler with `set_epoch`.
 
-No name with an underscore is used. `Trainer.fit_loop` is public, its class is not documented; `restarting`, `batch_idx`
-and `on_iteration_done()` of it are used, and tests hold what they do. That a commit falls between two steps rests on
-the order of Lightning's loop, which tests hold, too: it fetches a batch when all of the step before is done, and none
-ahead where the length is known.
+No name with an underscore is used. `Trainer.fit_loop` is public, its class is not documented; `restarting`,
+`batch_idx`, `on_iteration_done()` and `epoch_loop.batch_progress.is_last_batch` of it are used, and tests hold what
+they do. That a commit falls between two steps rests on the order of Lightning's loop, which tests hold, too: it fetches
+a batch when all of the step before is done, and none ahead where the length is known.
 """
 
 from __future__ import annotations

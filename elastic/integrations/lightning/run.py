@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import torch
 from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.trainer.states import TrainerFn
 
 from elastic.environment import ProcessEnvironment
@@ -154,7 +155,13 @@ class Run(Callback):
     # Lightning calls these.
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Give each ModelCheckpoint without a folder one that is the same in every world."""
+        """Give each ModelCheckpoint without a folder one that is the same in every world.
+
+        LightningCLI's file with the configuration is there already when the job has begun; it is written again.
+        """
+        for callback in trainer.callbacks:
+            if isinstance(callback, SaveConfigCallback) and (self._place.generation > 1 or self.resumes_at):
+                callback.overwrite = True
         if not self._place.checkpoint_dir:
             return
         for callback in trainer.checkpoint_callbacks:
@@ -175,11 +182,11 @@ class Run(Callback):
             trainer.callback_metrics.update(self._restored["metrics"])
             with reporting_config_errors():
                 self._data.go_to(self._restored["places"], self._restore_random)
-        elif trainer.fit_loop.restarting and 0 <= trainer.fit_loop.batch_idx < trainer.num_training_batches - 1:
+        elif trainer.fit_loop.restarting and not self._is_at_an_end():
             with reporting_config_errors():
                 raise ConfigError(
-                    "ckpt_path was written in the middle of an epoch by another Trainer, and does not say which data "
-                    "it had; give a file that was written at the end of an epoch"
+                    "ckpt_path was written by another Trainer before the end of an epoch, and does not say which data "
+                    "it had; give a file of ModelCheckpoint(save_on_train_epoch_end=True)"
                 )
         for name, gradient in self._training.restored.get("gradients", {}).items():
             parameter = pl_module.get_parameter(name)
@@ -250,6 +257,12 @@ class Run(Callback):
         self._loaders = self._trainer.train_dataloader
         with reporting_config_errors():
             self._data.activate(self._loaders, self._trainer.num_training_batches)
+
+    def _is_at_an_end(self) -> bool:
+        """Whether the loops that were loaded have just made the last batch of an epoch that is as long as this one."""
+        loop = self._trainer.fit_loop
+        is_last = bool(loop.epoch_loop.batch_progress.is_last_batch)
+        return is_last and loop.batch_idx == self._trainer.num_training_batches - 1
 
     def _restore_random(self) -> None:
         if self._random is not None:

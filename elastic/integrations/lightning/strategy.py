@@ -15,6 +15,7 @@ from elastic.environment import ProcessEnvironment
 from elastic.errors import ConfigError
 from elastic.integrations.lightning.checkpoint_io import STEP
 from elastic.integrations.lightning.cluster import ElasticEnvironment
+from elastic.integrations.lightning.evaluation import EvaluationShares
 from elastic.integrations.lightning.parts import Part
 from elastic.script.error_report import reporting_config_errors
 
@@ -34,17 +35,23 @@ class BatchShares(Protocol):
 
 
 class ElasticDDPStrategy(DDPStrategy):
-    """Lightning's DDP strategy, with three changes.
+    """Lightning's DDP strategy, with four changes.
 
-    Training data comes in an exact order (`process_dataloader`). The loss of this rank's samples is weighted, so that
-    gradients are those of the mean over the batch of all ranks (`backward`). A batch that is larger than a rank can
-    hold is computed in parts (`training_step`, `backward`).
+    Training data comes in an exact order, and ranks may share the data of evaluations (`process_dataloader`). The loss
+    of this rank's samples is weighted, so that gradients are those of the mean over the batch of all ranks
+    (`backward`). A batch that is larger than a rank can hold is computed in parts (`training_step`, `backward`). The
+    mean of whole numbers over the ranks is not rounded down (`reduce`).
     """
 
     def __init__(
-        self, place: ProcessEnvironment, checkpoint_io: CheckpointIO, shares: BatchShares, options: Mapping[str, Any]
+        self,
+        place: ProcessEnvironment,
+        checkpoint_io: CheckpointIO,
+        shares: BatchShares,
+        options: Mapping[str, Any],
+        evaluation: EvaluationShares | None = None,
     ) -> None:
-        """`options` are those of torch's DistributedDataParallel."""
+        """`options` are those of torch's DistributedDataParallel. Without `evaluation` ranks evaluate all data."""
         super().__init__(
             cluster_environment=ElasticEnvironment(place),
             checkpoint_io=checkpoint_io,
@@ -53,6 +60,7 @@ class ElasticDDPStrategy(DDPStrategy):
         )
         self._place = place
         self._shares = shares
+        self._evaluation = evaluation
         self._cuts = not options.get("find_unused_parameters") and not options.get("static_graph")
         self._first: Part | None = None
         self._further: list[Part] = []
@@ -70,12 +78,29 @@ class ElasticDDPStrategy(DDPStrategy):
         return {"num_replicas": self._place.world_size, "rank": self._place.rank}
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Give training an exact loader. Other loaders stay as they are: each rank validates on all of the data."""
+        """Give training an exact loader, and evaluations this rank's share if ranks share them."""
         module = self.lightning_module
-        if module is None or not module.trainer.training:
+        if module is None:
             return dataloader
-        with reporting_config_errors():
-            return self._shares.exact(dataloader)
+        trainer = module.trainer
+        if trainer.training:
+            with reporting_config_errors():
+                return self._shares.exact(dataloader)
+        if self._evaluation is None or trainer.predicting:
+            return dataloader
+        if trainer.testing:
+            return self._evaluation.share_of(dataloader, "test", trainer.limit_test_batches)
+        return self._evaluation.share_of(dataloader, "val", trainer.limit_val_batches)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Reduce over all ranks. Lightning rounds the mean of whole numbers down, as that of the samples in a metric.
+
+        With unequal shares, a metric with `sync_dist=True` would be too large. So such a mean is a float64 here.
+        """
+        whole = isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and not tensor.is_complex()
+        if whole and str(reduce_op).lower() in ("mean", "avg"):
+            tensor = tensor.double()
+        return super().reduce(tensor, group, reduce_op)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of the batch, or of its first part."""

@@ -18,6 +18,7 @@ from elastic.errors import ConfigError
 from elastic.integrations import trackers
 from elastic.integrations.lightning.checkpoint_io import FencedCheckpointIO
 from elastic.integrations.lightning.data import ExactLoaders
+from elastic.integrations.lightning.evaluation import EvaluationShares
 from elastic.integrations.lightning.run import Run
 from elastic.integrations.lightning.strategy import ElasticDDPStrategy
 from elastic.script.error_report import reporting_config_errors
@@ -42,7 +43,7 @@ class Trainer(lightning.pytorch.Trainer):
         trainer.fit(model, datamodule=data)
 
     It takes the arguments of Lightning's Trainer. World, nodes and devices are the launcher's. The training loaders of
-    the script are replaced by exact ones, and each rank validates on all of the validation data.
+    the script are replaced by exact ones. Each rank evaluates all of the validation data, or its share of them.
 
     Args:
         global_batch: Samples of one batch over all ranks. By default batch_size times the ranks of the first world. A
@@ -52,7 +53,10 @@ class Trainer(lightning.pytorch.Trainer):
         save_every: Steps between checkpoints on disk that `elastic.State` writes. None: at planned stops alone;
             ModelCheckpoint writes its files anyhow.
         memory_every: Steps between copies in the memory of the nodes.
+        share_evaluation: Divide the data of validation and tests among the ranks. Each sample is evaluated once, so a
+            metric needs `sync_dist=True`, or has to be one of torchmetrics.
         ddp: Options of torch's DistributedDataParallel.
+        use_distributed_sampler: False, and nothing else. Lightning's default is True, which LightningCLI would pass.
         **options: Those of Lightning's Trainer.
 
     Raises:
@@ -66,11 +70,13 @@ class Trainer(lightning.pytorch.Trainer):
         max_per_rank: int | None = None,
         save_every: int | None = None,
         memory_every: int | None = 1,
+        share_evaluation: bool = False,
         ddp: Mapping[str, Any] | None = None,
+        use_distributed_sampler: bool = False,
         **options: Any,
     ) -> None:
         with reporting_config_errors():
-            _check(options, global_batch=global_batch, max_per_rank=max_per_rank)
+            _check(options, use_distributed_sampler, global_batch=global_batch, max_per_rank=max_per_rank)
             ddp_options = {**_strategy(options.pop("strategy", "auto")), **(ddp or {})}
         place = init(backend="gloo" if options.get("accelerator") == "cpu" else None)
         self._elastic_folder = place.checkpoint_dir or None
@@ -89,7 +95,9 @@ class Trainer(lightning.pytorch.Trainer):
             run.restored_checkpoint,
         )
         options |= _world(place, options) | {
-            "strategy": ElasticDDPStrategy(place, io, data, ddp_options),
+            "strategy": ElasticDDPStrategy(
+                place, io, data, ddp_options, EvaluationShares(place) if share_evaluation else None
+            ),
             "callbacks": [run, *_listed(options.get("callbacks"))],
             "use_distributed_sampler": False,
         }
@@ -120,15 +128,15 @@ class Trainer(lightning.pytorch.Trainer):
         return bool(super().enable_validation) and not self._elastic_run.resuming
 
 
-def _check(options: Mapping[str, Any], **numbers: int | None) -> None:
+def _check(options: Mapping[str, Any], use_distributed_sampler: bool, **numbers: int | None) -> None:
     """Raise `ConfigError` for an option that cannot be exact."""
     for name, number in numbers.items():
         if number is not None and (not isinstance(number, int) or number < 1):
             raise ConfigError(f"Trainer({name}={number!r}): write a number of samples, 1 or more")
-    if options.get("use_distributed_sampler"):
+    if use_distributed_sampler:
         raise ConfigError(
             "Trainer(use_distributed_sampler=True) orders the data by the size of the world; leave it out: training "
-            "data is shared exactly, and each rank validates on all of the data"
+            "data is shared exactly, and Trainer(share_evaluation=True) shares the data of validation and tests"
         )
     for plugin in _listed(options.get("plugins")):
         if isinstance(plugin, ClusterEnvironment | CheckpointIO):

@@ -44,7 +44,7 @@ def weights(result: Result) -> Any:
 
 
 def rest(result: Result) -> dict[str, Any]:
-    return {name: value for name, value in result.values[0].items() if name not in ("weights", "largest")}
+    return {name: value for name, value in result.values[0].items() if name not in ("weights", "largest", "restored")}
 
 
 def used(result: Result, epoch: int) -> list[int]:
@@ -81,7 +81,16 @@ CASES: dict[str, tuple[dict[str, Any], list[int], list[int], list[How]]] = {
         [5, 7],
         ["planned", "planned"],
     ),
+    "files at every other step": ({"callbacks": "often"}, [3, 2, 3], [3, 8], ["planned", "loss"]),
     "two optimizers by hand": ({"net": "ManualNet"}, [3, 1, 2], [3, 7], ["planned", "planned"]),
+    "workers of the loader": ({"workers": {"num_workers": 2}}, [3, 2], [3], ["planned"]),
+    "workers that live for all epochs": (
+        {"workers": {"num_workers": 2, "persistent_workers": True}, "epochs": 3},
+        [2, 1],
+        [7],
+        ["loss"],
+    ),
+    "a number of steps": ({"epochs": None, "options": {"max_steps": 10}}, [3, 2, 3], [3, 7], ["planned", "loss"]),
     "two loaders": ({"net": "TwoSets", "drop_last": True}, [3, 1, 2], [2, 5], ["planned", "planned"]),
 }
 
@@ -98,6 +107,44 @@ def test_a_run_whose_world_changes_ends_with_the_numbers_of_an_undisturbed_one(c
     for epoch in range(2):
         assert len(used(changed, epoch)) == len(set(used(changed, epoch))) == samples
         assert used(changed, epoch) == used(undisturbed, epoch)
+
+
+def test_training_by_steps_ends_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    arguments = {"epochs": None, "options": {"max_steps": 8}}
+    undisturbed = trained(tmp_path / "one", [1], arguments=arguments)
+    changed = trained(tmp_path / "many", [3, 2], arguments=arguments, change_at=[6], how="planned")
+    assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
+    assert rest(changed) == rest(undisturbed)
+    assert used(changed, 1) == used(undisturbed, 1)
+    assert len(used(changed, 1)) == 36
+
+
+def test_the_loaders_and_the_state_of_a_data_module_are_resumed(tmp_path: Path) -> None:
+    arguments = {"data_module": True, "validate": True}
+    undisturbed = trained(tmp_path / "one", [1], arguments={})
+    changed = trained(tmp_path / "many", [3, 1, 2], arguments=arguments, change_at=[3, 7], how=["planned", "loss"])
+    assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
+    assert rest(changed) == rest(undisturbed)
+    for epoch in range(2):
+        assert used(changed, epoch) == list(range(training.SAMPLES))
+    assert [value["restored"] for value in changed.values] == [2, 2]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("jsonargparse"), reason="LightningCLI needs jsonargparse")
+def test_the_command_line_of_lightning_trains_with_this_trainer_in_every_world(tmp_path: Path) -> None:
+    undisturbed = trained(tmp_path / "one", [1], arguments={})
+    changed = run(
+        training.train_by_cli,
+        args=(str(tmp_path / "root"),),
+        worlds=[2, 1],
+        change_at=[3],
+        how="planned",
+        checkpoint_dir=tmp_path / "checkpoints",
+        timeout_s=LIMIT_S,
+    )
+    assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
+    assert changed.values[0]["step"] == 10
+    assert (tmp_path / "root" / "config.yaml").is_file()
 
 
 def test_random_numbers_continue_in_a_world_of_the_same_size(tmp_path: Path) -> None:
@@ -144,6 +191,77 @@ def test_after_the_whole_job_was_lost_training_resumes_from_the_newest_file_of_m
     last = [step for _, step, generation, _ in changed.records if generation == 2]
     assert min(last) == 7, "the file of step 6 was the newest: that of step 8 was not written when the job was lost"
     assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
+
+
+def evaluated(folder: Path, worlds: Sequence[int], change_at: Sequence[int] = (), **options: Any) -> Result:
+    return run(
+        training.evaluate,
+        kwargs=options,
+        worlds=worlds,
+        change_at=change_at,
+        checkpoint_dir=folder / "checkpoints",
+        timeout_s=LIMIT_S,
+    )
+
+
+def test_a_shared_evaluation_uses_each_sample_once_and_gives_the_metric_of_a_world_of_one(tmp_path: Path) -> None:
+    alone = evaluated(tmp_path / "one", [1])
+    shared = evaluated(tmp_path / "many", [3, 2], [5], share_evaluation=True)
+    assert shared.values[0] == pytest.approx(alone.values[0], abs=1e-9)
+    numbers: dict[tuple[str, int], list[int]] = {}
+    for name, step, what in shared.records:
+        if name != "metric":
+            numbers.setdefault((name, step), []).extend(what)
+    assert {key: sorted(samples) for key, samples in numbers.items()} == {
+        **{("val_loss", step): list(range(11)) for step in (2, 4, 7, 9)},
+        ("test_loss", 10): list(range(7)),
+    }
+    metrics, expected = (
+        {step: value for name, step, value in result.records if name == "metric"} for result in (shared, alone)
+    )
+    assert metrics == pytest.approx(expected, abs=1e-9)
+
+
+ANOTHER: dict[str, tuple[int, dict[str, Any], bool]] = {
+    "at the end of an epoch with other batches": (25, {"save_on_train_epoch_end": True}, True),
+    "after the validation at the end of an epoch with as many batches": (12, {"save_on_train_epoch_end": False}, True),
+    "at the last step of an epoch with as many batches": (12, {"every_n_train_steps": 5}, False),
+}
+
+
+@pytest.mark.parametrize("when", list(ANOTHER))
+def test_a_file_that_another_trainer_wrote_at_the_end_of_an_epoch_is_resumed(when: str, tmp_path: Path) -> None:
+    resumed = run(
+        training.resumed_from_another_trainer,
+        args=(str(tmp_path / "files"), *ANOTHER[when]),
+        worlds=[1],
+        checkpoint_dir=tmp_path / "job",
+        timeout_s=LIMIT_S,
+    )
+    assert resumed.values[0] == [(epoch, batch) for epoch in (1, 2) for batch in range(5)]
+
+
+WITHIN: dict[str, tuple[int, dict[str, Any], bool]] = {
+    "in the middle": (12, {"every_n_train_steps": 3}, False),
+    "in the middle of an epoch that has more batches": (4, {"every_n_train_steps": 9}, False),
+    "after the validation at the end of an epoch with other batches": (4, {"save_on_train_epoch_end": False}, True),
+}
+
+
+@pytest.mark.parametrize("when", list(WITHIN))
+def test_a_file_that_another_trainer_wrote_within_an_epoch_is_refused_in_one_line(when: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed) as failed:
+        run(
+            training.resumed_from_another_trainer,
+            args=(str(tmp_path / "files"), *WITHIN[when]),
+            worlds=[1],
+            checkpoint_dir=tmp_path / "job",
+            timeout_s=LIMIT_S,
+        )
+    lines = [line for line in str(failed.value).splitlines() if line.startswith("elastic: error: ")]
+    assert len(lines) == 1, str(failed.value)
+    assert "save_on_train_epoch_end" in lines[0]
+    assert "code 2" in str(failed.value)
 
 
 REFUSED = {
