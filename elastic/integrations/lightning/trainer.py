@@ -159,9 +159,9 @@ def _world(place: ProcessEnvironment, options: Mapping[str, Any]) -> dict[str, A
     """Lightning's arguments that say how many workers there are, from the launcher."""
     workers = place.local_world_size
     nodes = max(1, place.world_size // workers)
-    for name, number in (("devices", workers), ("num_nodes", nodes)):
+    for name, number, unsaid in (("devices", workers, -1), ("num_nodes", nodes, 1)):
         asked = options.get(name)
-        if isinstance(asked, int) and asked not in (-1, number) and place.rank == 0 and not place.generation:
+        if isinstance(asked, int) and asked not in (unsaid, number) and place.rank == 0 and place.generation <= 1:
             report.log_to_agent(
                 f"Trainer({name}={asked}) is left to the launcher, which has started {number}", warn=True
             )
