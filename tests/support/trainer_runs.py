@@ -56,6 +56,15 @@ class Classifier(torch.nn.Module):
         return {"loss": loss, "logits": logits}
 
 
+class NextLabels(Classifier):
+    """As the causal language models of the framework: the first label of a sequence is no target."""
+
+    loss_type = "ForCausalLM"
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, index: torch.Tensor) -> dict[str, torch.Tensor]:
+        return super().forward(x[:, :-1], labels[:, 1:], index)
+
+
 def summed(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor) -> torch.Tensor:
     """A `compute_loss_func` as the framework's documentation has it."""
     return torch.nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
@@ -82,7 +91,8 @@ def own_trainer() -> type:
 def train(output_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     """Train, record the samples of each step that is complete, and return what is left at the end.
 
-    `options`: `tokens`, `global_batch`, `patience`, `loss` ("func" or "own"), and arguments of `TrainingArguments`.
+    `options`: `tokens` ("next" for a loss of the next labels), `global_batch`, `patience`, `loss` ("func" or "own"),
+    and arguments of `TrainingArguments`.
     """
     from transformers import TrainerCallback, TrainingArguments
     from transformers.trainer_callback import EarlyStoppingCallback
@@ -93,7 +103,7 @@ def train(output_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     options = dict(options)
     tokens, global_batch = options.pop("tokens", False), options.pop("global_batch", None)
     patience, loss = options.pop("patience", None), options.pop("loss", "")
-    model = Classifier()
+    model: Any = NextLabels() if tokens == "next" else Classifier()
 
     class Steps(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import TrainOutput, rotate_checkpoints, unwrap_peft_model
 
 from elastic.errors import ConfigError
 from elastic.integrations import trackers
 from elastic.integrations.loader_options import options_of
 from elastic.integrations.transformers import limits
+from elastic.integrations.transformers.label_shift import shifts_labels
 from elastic.integrations.transformers.run import TrainingRun
 from elastic.script.error_report import reporting_config_errors
 
@@ -129,7 +130,7 @@ class ElasticTrainerMixin(_Base):
         labels = batch.get("shift_labels", batch.get("labels")) if hasattr(batch, "get") else None
         if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
             return None
-        if "shift_labels" not in batch and getattr(self, "_loss_shifts_labels", False):
+        if "shift_labels" not in batch and shifts_labels(unwrap_peft_model(self.model)):
             labels = labels[..., 1:]
         return int(labels.ne(-100).sum())
 

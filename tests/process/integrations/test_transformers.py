@@ -44,7 +44,7 @@ def surviving(result: Result) -> dict[int, list[int]]:
     of: dict[int, tuple[int, list[int]]] = {}
     for number, world in enumerate(result.worlds):
         for replica in world.replicas:
-            for step, _, used in replica.records:
+            for step, _, used, *_ in replica.records:
                 before = of.get(step, (-1, []))
                 of[step] = (number, [*before[1], *used] if before[0] == number else list(used))
     return {step: samples for step, (_, samples) in of.items()}
@@ -119,6 +119,36 @@ def test_losses_over_tokens_evaluation_early_stopping_and_loader_workers_carry_o
 @pytest.mark.parametrize("loss", ["own", "func"])
 def test_a_loss_of_the_users_own_is_weighted_in_the_same_way(tmp_path: Path, undisturbed: Result, loss: str) -> None:
     assert_same(training(tmp_path, {"loss": loss}, [2, 1], change_at=[6], how="planned"), undisturbed)
+
+
+def test_a_loss_of_the_next_labels_counts_one_label_less_in_each_sample(tmp_path: Path) -> None:
+    whole = training(tmp_path / "whole", {"tokens": "next", "num_train_epochs": 1}, [1])
+    changed = training(tmp_path / "changed", {"tokens": "next", "num_train_epochs": 1}, [2], how="planned")
+    assert_same_weights(changed, whole)
+
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+MODELS: dict[str, tuple[dict[str, int], bool]] = {
+    "GPT2LMHeadModel": ({"n_embd": 8, "n_layer": 1, "n_head": 2}, True),
+    "LlamaForCausalLM": (SIZES, True),
+    "XLNetLMHeadModel": ({"d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 8}, False),
+    "BertForMaskedLM": (SIZES, False),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_first_label_of_a_sample_counts_where_the_loss_of_the_model_has_it(name: str) -> None:
+    import transformers
+
+    from elastic.integrations.transformers.label_shift import shifts_labels
+
+    sizes, shifts = MODELS[name]
+    model_class = getattr(transformers, name)
+    model = model_class(model_class.config_class(**sizes, vocab_size=16, bos_token_id=1, eos_token_id=2)).eval()
+    words = torch.tensor([[3, 4, 5, 6]])
+    without_first = torch.tensor([[-100, 4, 5, 6]])
+    same = torch.equal(model(words, labels=words).loss, model(words, labels=without_first).loss)
+    assert shifts_labels(model) == same == shifts
 
 
 def test_a_job_whose_nodes_are_all_lost_resumes_from_the_newest_checkpoint_folder(
