@@ -43,6 +43,8 @@ class ElasticTrainerMixin(_Base):
         order: `order(epoch)` returns the indices of an epoch, the same on every rank. None: shuffled by `data_seed` or
             `seed`, or in the order of the dataset with `train_sampling_strategy="sequential"`.
         memory_every: A copy goes to the memory of the nodes at each multiple of these steps; None: never.
+        keep_frozen: The state of a model with adapters (PEFT) has its frozen weights, too. By default the script
+            loads them in each process, as it does for PEFT's own checkpoints.
         **kwargs: The keyword arguments of the Trainer.
 
     Raises:
@@ -58,11 +60,13 @@ class ElasticTrainerMixin(_Base):
         global_batch: int | None = None,
         order: Callable[[int], Sequence[Any]] | None = None,
         memory_every: int | None = 1,
+        keep_frozen: bool = False,
         **kwargs: Any,
     ) -> None:
         self._elastic: TrainingRun | None = None
         self._elastic_weight: tuple[float, int] | None = None
         self._elastic_options = (global_batch, order, memory_every)
+        self._elastic_keep_frozen = keep_frozen
         super().__init__(*args, **kwargs)
         self.compute_loss = partial(_weighted, self, self.compute_loss)
 
@@ -88,7 +92,7 @@ class ElasticTrainerMixin(_Base):
                 raise ConfigError(
                     "ElasticTrainer: train() was called a second time; a job trains once, so start another job for it"
                 )
-            self._elastic = run = TrainingRun(self, *self._elastic_options)
+            self._elastic = run = TrainingRun(self, *self._elastic_options, keep_frozen=self._elastic_keep_frozen)
         limits.leave_stops_to_the_launcher(self)
         path = run.resume(resume_from_checkpoint)
         if (output := run.finished()) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -149,6 +150,42 @@ def test_the_first_label_of_a_sample_counts_where_the_loss_of_the_model_has_it(n
     without_first = torch.tensor([[-100, 4, 5, 6]])
     same = torch.equal(model(words, labels=words).loss, model(words, labels=without_first).loss)
     assert shifts_labels(model) == same == shifts
+
+
+# Adapters
+
+needs_peft = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="peft not installed; pip install peft does it"
+)
+ADAPTERS = {"adapters": "same", "learning_rate": 0.1}
+
+
+@needs_peft
+def test_adapters_end_with_the_same_weights_in_worlds_that_change(tmp_path: Path) -> None:
+    whole = training(tmp_path / "whole", ADAPTERS, [1])
+    changed = training(tmp_path / "changed", ADAPTERS, [3, 2, 3], change_at=[3, 7], how=["planned", "loss"])
+    assert_same(changed, whole)
+    assert "resumed at step" in "".join(changed.worlds[1].replicas[0].notes)
+
+
+@needs_peft
+def test_adapters_resume_from_a_checkpoint_folder_that_has_the_adapters_alone(tmp_path: Path) -> None:
+    options = {**ADAPTERS, "save_strategy": "steps", "save_steps": 4}
+    whole = training(tmp_path / "whole", options, [1])
+    changed = training(tmp_path / "changed", options, [World(2, Loss(at=6, nodes=(0, 1))), World(3)])
+    assert_same(changed, whole)
+    assert min(record[0] for record in changed.worlds[1].replicas[0].records) == 5
+    weights = [path.name for path in (tmp_path / "changed/out/checkpoint-4").glob("*model*")]
+    assert weights == ["adapter_model.safetensors"]
+
+
+@needs_peft
+def test_frozen_weights_that_are_others_in_the_next_process_are_refused_unless_they_are_kept(tmp_path: Path) -> None:
+    options = {**ADAPTERS, "adapters": "random"}
+    with pytest.raises(Exception, match="frozen weights of the model are not those of the steps before"):
+        training(tmp_path / "refused", options, [1, 1], change_at=[3], how="planned")
+    result = training(tmp_path / "kept", {**options, "keep_frozen": True}, [1, 1], change_at=[3], how="planned")
+    assert len({record[3] for world in result.worlds for record in world.replicas[0].records}) == 1
 
 
 def test_a_job_whose_nodes_are_all_lost_resumes_from_the_newest_checkpoint_folder(
