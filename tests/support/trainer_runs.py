@@ -49,12 +49,16 @@ class Classifier(torch.nn.Module):
         self.layers = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, CLASSES)).double()
         self.used: list[int] = []
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor, index: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, index: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Without labels, which the Trainer keeps back for a `compute_loss_func`, there is no loss."""
         logits = self.layers(x)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
         if self.training:
             self.used += index.tolist()
-        return {"loss": loss, "logits": logits}
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten()), "logits": logits}
 
 
 class NextLabels(Classifier):
@@ -62,8 +66,10 @@ class NextLabels(Classifier):
 
     loss_type = "ForCausalLM"
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor, index: torch.Tensor) -> dict[str, torch.Tensor]:
-        return super().forward(x[:, :-1], labels[:, 1:], index)
+    def forward(
+        self, x: torch.Tensor, index: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        return super().forward(x[:, :-1], index, None if labels is None else labels[:, 1:])
 
 
 def with_adapters(base: str) -> Any:
