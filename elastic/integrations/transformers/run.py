@@ -334,7 +334,7 @@ class TrainingRun:
             "loss": pending / world,
             "loss_before": trainer._total_loss_scalar,
             "since_step": trainer._globalstep_last_logged,
-            "first_step": trainer._initial_global_step,
+            "first_step": getattr(trainer, "_initial_global_step", 0),  # Before 5.19 the mean loss counts all steps.
             "trained_s": self._trained_s + time.monotonic() - self._begun,
             "flos": trainer.state.total_flos + flos,
         }

@@ -302,8 +302,9 @@ def test_the_private_names_that_are_used_are_those_of_this_release() -> None:
     from transformers import Trainer
 
     source = inspect.getsource(Trainer)
-    for name in ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos"):
+    for name in ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "current_flos"):
         assert f"self.{name}" in source
+    assert ("self._initial_global_step" in source) == ("loss_is_scaled_for_ga" in source)  # Both since 5.19.
     for name, parameters in {
         "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
         "_save_checkpoint": ["self", "model", "trial"],
