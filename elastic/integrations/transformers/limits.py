@@ -45,7 +45,7 @@ def require_exact(trainer: Any, trial: Any) -> None:
             "ignore_data_skip starts an epoch from its beginning; leave it out: what is done is not read again",
         ),
         (
-            getattr(args, "dataloader_in_order", True) is False,  # Not in releases before 5.16.
+            getattr(args, "dataloader_in_order", True) is False,  # Not in releases before 5.15.
             "dataloader_in_order=False gives batches in no fixed order; leave it out",
         ),
         (
