@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -42,18 +43,42 @@ class Tokens(Points):
 class Classifier(torch.nn.Module):
     """A small network that remembers which samples it was trained with."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 3) -> None:
         super().__init__()
-        torch.manual_seed(3)
+        torch.manual_seed(seed)
         self.layers = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, CLASSES)).double()
         self.used: list[int] = []
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor, index: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, index: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Without labels, which the Trainer keeps back for a `compute_loss_func`, there is no loss."""
         logits = self.layers(x)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
         if self.training:
             self.used += index.tolist()
-        return {"loss": loss, "logits": logits}
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten()), "logits": logits}
+
+
+class NextLabels(Classifier):
+    """As the causal language models of the framework: the first label of a sequence is no target."""
+
+    loss_type = "ForCausalLM"
+
+    def forward(
+        self, x: torch.Tensor, index: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        return super().forward(x[:, :-1], index, None if labels is None else labels[:, 1:])
+
+
+def with_adapters(base: str) -> Any:
+    """A network whose weights are frozen, with LoRA beside them. `base` "random" is another one in each process."""
+    from peft import LoraConfig, get_peft_model
+
+    frozen = Classifier(os.getpid() if base == "random" else 3)
+    torch.manual_seed(4)
+    return get_peft_model(frozen, LoraConfig(r=2, target_modules=["layers.0", "layers.2"]))
 
 
 def summed(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor) -> torch.Tensor:
@@ -82,7 +107,8 @@ def own_trainer() -> type:
 def train(output_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     """Train, record the samples of each step that is complete, and return what is left at the end.
 
-    `options`: `tokens`, `global_batch`, `patience`, `loss` ("func" or "own"), and arguments of `TrainingArguments`.
+    `options`: `tokens` ("next" for a loss of the next labels), `global_batch`, `patience`, `loss` ("func" or "own"),
+    `adapters` ("same" or "random"), `keep_frozen`, and arguments of `TrainingArguments`.
     """
     from transformers import TrainerCallback, TrainingArguments
     from transformers.trainer_callback import EarlyStoppingCallback
@@ -93,7 +119,8 @@ def train(output_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     options = dict(options)
     tokens, global_batch = options.pop("tokens", False), options.pop("global_batch", None)
     patience, loss = options.pop("patience", None), options.pop("loss", "")
-    model = Classifier()
+    adapters, keep_frozen = options.pop("adapters", ""), options.pop("keep_frozen", False)
+    model: Any = with_adapters(adapters) if adapters else NextLabels() if tokens == "next" else Classifier()
 
     class Steps(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -106,7 +133,8 @@ def train(output_dir: str, options: dict[str, Any]) -> dict[str, Any]:
                 at += size
             assert at == len(model.used)
             model.used.clear()
-            record([state.global_step, args.world_size, used])
+            first_weight = float(next(model.parameters()).detach().flatten()[0])
+            record([state.global_step, args.world_size, used, *([first_weight] if adapters else [])])
             reached(state.global_step)
 
     arguments = TrainingArguments(
@@ -133,6 +161,7 @@ def train(output_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     data = Tokens if tokens else Points
     trainer: Any = (own_trainer() if loss == "own" else ElasticTrainer)(
         global_batch=global_batch,
+        keep_frozen=keep_frozen,
         model=model,
         args=arguments,
         train_dataset=data(),

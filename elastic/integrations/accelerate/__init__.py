@@ -22,7 +22,7 @@ It builds on what Accelerate documents: the methods of `accelerate.Accelerator`,
 and torch's `register_step_post_hook` of an optimizer. One private name is used: `Accelerator._schedulers`, in which
 `save_state` looks for the schedulers. `tests/process/integrations/test_accelerate.py` runs all of it.
 
-Tested: accelerate 1.15 with torch 2.13 on the CPU. Guide: docs/accelerate.md.
+Tested: accelerate 1.15.0 with torch 2.13 on the CPU. Guide: docs/accelerate.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Elastic training with Lightning: `from elastic.integrations.lightning import Trainer`.
 
-A script changes one line, the Trainer. Tested with lightning 2.6.6 and torch 2.13, on the CPU.
+A script changes one line, the Trainer. Tested with lightning 2.6.0 and 2.6.6, and torch 2.13, on the CPU.
 
 What is used of Lightning, all of it documented:
 

@@ -11,13 +11,14 @@ Each step takes the same 96 samples in every world, each sample of an epoch is u
 training continues from the newest step in the memory of the nodes. A Trainer of your own takes `ElasticTrainerMixin`
 before its base class: `class MyTrainer(ElasticTrainerMixin, Trainer)`.
 
-Tested with transformers 5.24.0 and accelerate 1.15.0. It uses these documented extension points of `Trainer`: the
+Tested with transformers 5.3.0, 5.10.4, 5.17.0 and 5.24.0, and with accelerate 1.15.0. Releases before 5.3 keep the
+sum of the losses where it cannot be restored. It uses these documented extension points of `Trainer`: the
 methods `train` with its argument `resume_from_checkpoint`, `get_train_dataloader`, `training_step`, `compute_loss` and
 `log`; `TrainerCallback` with `on_train_begin`, `on_epoch_begin`, `on_step_begin`, `on_step_end`, `on_epoch_end` and
 `on_train_end`; `ExportableState`. In addition it overrides `get_batch_samples`, which is public, and two private
 methods, `_load_from_checkpoint` and `_save_checkpoint`; and it reads and sets the counters of the logs, `_tr_loss`,
-`_total_loss_scalar`, `_globalstep_last_logged`, `_initial_global_step` and `current_flos`. A test fails if a release
-lacks one of them.
+`_total_loss_scalar`, `_globalstep_last_logged`, `_initial_global_step` (since 5.19) and `current_flos`; and of the
+losses `LOSS_MAPPING` and `ForCausalLMLoss`. A test fails if a release lacks one of them.
 """
 
 from elastic.integrations.transformers.trainer import ElasticTrainer, ElasticTrainerMixin

@@ -44,7 +44,10 @@ def require_exact(trainer: Any, trial: Any) -> None:
             args.ignore_data_skip,
             "ignore_data_skip starts an epoch from its beginning; leave it out: what is done is not read again",
         ),
-        (not args.dataloader_in_order, "dataloader_in_order=False gives batches in no fixed order; leave it out"),
+        (
+            getattr(args, "dataloader_in_order", True) is False,  # Not in releases before 5.15.
+            "dataloader_in_order=False gives batches in no fixed order; leave it out",
+        ),
         (
             args.train_sampling_strategy not in ("random", "sequential"),
             f"train_sampling_strategy={args.train_sampling_strategy!r} orders the samples by the world; leave it out, "
@@ -55,7 +58,7 @@ def require_exact(trainer: Any, trial: Any) -> None:
             "split_batches and dispatch_batches of accelerator_config share batches by the world; leave them out",
         ),
         (
-            trainer.loss_is_scaled_for_ga is True,
+            getattr(trainer, "loss_is_scaled_for_ga", None) is True,  # Not in releases before 5.19.
             "loss_is_scaled_for_ga=True is a loss that depends on how many batches a step has; return the mean over "
             "the batch, and set loss_is_scaled_for_ga=False",
         ),

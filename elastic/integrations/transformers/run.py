@@ -17,6 +17,7 @@ from elastic.errors import ConfigError
 from elastic.integrations.checkpoint_folder import CheckpointFolder, FrameworkCheckpoint
 from elastic.integrations.late_part import LatePart
 from elastic.integrations.planned_batches import PlannedBatches
+from elastic.integrations.trained_weights import TrainedWeights, has_adapters
 from elastic.integrations.transformers.trainer_state import (
     STATE_FILE,
     TrainerSnapshots,
@@ -40,6 +41,7 @@ class TrainingRun:
         total: The samples of a step over all ranks; None is what the first world takes in a step.
         order: `order(epoch)` returns the indices of an epoch; None is the Trainer's own strategy.
         memory_every: A copy goes to the memory of the nodes at each multiple of these steps.
+        keep_frozen: The frozen weights of a model with adapters are kept, too.
 
     Raises:
         ConfigError: The checkpoint was made with other data.
@@ -47,13 +49,22 @@ class TrainingRun:
     """
 
     def __init__(
-        self, trainer: Any, total: int | None, order: Callable[[int], Sequence[Any]] | None, memory_every: int | None
+        self,
+        trainer: Any,
+        total: int | None,
+        order: Callable[[int], Sequence[Any]] | None,
+        memory_every: int | None,
+        *,
+        keep_frozen: bool,
     ) -> None:
         self.trainer = trainer
         self.batches: PlannedBatches | None = None
         self._total = total
         self._order = order
         self._memory_every = memory_every
+        self._keep_frozen = keep_frozen
+        self._trained_weights: TrainedWeights | None = None
+        """Of a model with adapters."""
         self._accumulation = trainer.args.gradient_accumulation_steps
         self._parts = {"model": LatePart(), "optimizer": LatePart(), "scheduler": LatePart()}
         self._state = State(**self._parts, trainer="")
@@ -139,7 +150,7 @@ class TrainingRun:
         document = self._document
         if document is None or not document["finished"]:
             return None
-        self._parts["model"].bind(self.trainer.model)
+        self._bind_model(self.trainer.model)
         self.trainer.state = trainer_state(self.trainer, document)
         metrics = dict(document["log_history"][-1]) if document["log_history"] else {}
         metrics.pop("step", None)
@@ -149,18 +160,29 @@ class TrainingRun:
         """Load the weights from memory if `folder` stands for it."""
         if self._memory_folder is None or folder != self._memory_folder.name:
             return False
-        self._parts["model"].bind(model)
+        with reporting_config_errors():
+            self._bind_model(model)
         return True
+
+    def _bind_model(self, model: Any) -> None:
+        if not has_adapters(model):
+            self._parts["model"].bind(model)
+            return
+        if self._trained_weights is None:
+            self._trained_weights = TrainedWeights(model, keep_frozen=self._keep_frozen)
+        self._parts["model"].bind(self._trained_weights)
 
     def begun(self, optimizer: Any, scheduler: Any) -> None:
         """The Trainer has made everything: take up the rest of what was restored."""
         trainer = self.trainer
-        for name, thing in (("model", trainer.model), ("optimizer", optimizer), ("scheduler", scheduler)):
+        self._bind_model(trainer.model)
+        for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)):
             self._parts[name].bind(thing)
         if self._memory_folder is not None:
             self._memory_folder.cleanup()
             self._memory_folder = None
         if self._document is not None:
+            self._require_same_frozen(self._document.get("frozen", ""))
             log = self._document["log"]
             trainer._tr_loss += log["loss"]
             trainer._total_loss_scalar = log["loss_before"]
@@ -170,6 +192,15 @@ class TrainingRun:
             self._trained_s = log["trained_s"]
         self._begun = time.monotonic()
         trainer.state.train_batch_size = trainer.args.train_batch_size
+
+    def _require_same_frozen(self, saved: str) -> None:
+        if saved and self._trained_weights is not None and self._trained_weights.frozen_digest() not in ("", saved):
+            with reporting_config_errors():
+                raise ConfigError(
+                    "ElasticTrainer: the frozen weights of the model are not those of the steps before, and only what "
+                    "is trained was kept; load them from a file in each process (from_pretrained), or use another "
+                    "job and ElasticTrainer(keep_frozen=True)"
+                )
 
     # Data.
 
@@ -287,6 +318,8 @@ class TrainingRun:
 
     def _commit(self, *, finished: bool) -> None:
         loss = None
+        if self._trained_weights is not None:
+            self._trained_weights.note_trained()
         if report.end() is not None:  # No other launcher has memory for it, or asks for a planned stop.
             self._state.trainer, loss = self._snapshot(finished=finished)
         self._state.commit(memory_every=self._memory_every, loss=loss, total=self.trainer.state.max_steps)
@@ -301,11 +334,13 @@ class TrainingRun:
             "loss": pending / world,
             "loss_before": trainer._total_loss_scalar,
             "since_step": trainer._globalstep_last_logged,
-            "first_step": trainer._initial_global_step,
+            "first_step": getattr(trainer, "_initial_global_step", 0),  # Before 5.19 the mean loss counts all steps.
             "trained_s": self._trained_s + time.monotonic() - self._begun,
             "flos": trainer.state.total_flos + flos,
         }
-        return self._snapshots.take(trainer, data=self._data, log=log, finished=finished), loss / world
+        frozen = "" if self._trained_weights is None else self._trained_weights.frozen_digest()
+        text = self._snapshots.take(trainer, data=self._data, log=log, finished=finished, frozen=frozen)
+        return text, loss / world
 
     def count_earlier_time(self, logs: dict[str, Any]) -> None:
         """Let the speed at the end of the training be that of all its processes, as its loss is."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import TrainOutput, rotate_checkpoints, unwrap_peft_model
 
 from elastic.errors import ConfigError
 from elastic.integrations import trackers
 from elastic.integrations.loader_options import options_of
 from elastic.integrations.transformers import limits
+from elastic.integrations.transformers.label_shift import shifts_labels
 from elastic.integrations.transformers.run import TrainingRun
 from elastic.script.error_report import reporting_config_errors
 
@@ -42,6 +43,8 @@ class ElasticTrainerMixin(_Base):
         order: `order(epoch)` returns the indices of an epoch, the same on every rank. None: shuffled by `data_seed` or
             `seed`, or in the order of the dataset with `train_sampling_strategy="sequential"`.
         memory_every: A copy goes to the memory of the nodes at each multiple of these steps; None: never.
+        keep_frozen: The state of a model with adapters (PEFT) has its frozen weights, too. By default the script
+            loads them in each process, as it does for PEFT's own checkpoints.
         **kwargs: The keyword arguments of the Trainer.
 
     Raises:
@@ -57,11 +60,13 @@ class ElasticTrainerMixin(_Base):
         global_batch: int | None = None,
         order: Callable[[int], Sequence[Any]] | None = None,
         memory_every: int | None = 1,
+        keep_frozen: bool = False,
         **kwargs: Any,
     ) -> None:
         self._elastic: TrainingRun | None = None
         self._elastic_weight: tuple[float, int] | None = None
         self._elastic_options = (global_batch, order, memory_every)
+        self._elastic_keep_frozen = keep_frozen
         super().__init__(*args, **kwargs)
         self.compute_loss = partial(_weighted, self, self.compute_loss)
 
@@ -87,7 +92,7 @@ class ElasticTrainerMixin(_Base):
                 raise ConfigError(
                     "ElasticTrainer: train() was called a second time; a job trains once, so start another job for it"
                 )
-            self._elastic = run = TrainingRun(self, *self._elastic_options)
+            self._elastic = run = TrainingRun(self, *self._elastic_options, keep_frozen=self._elastic_keep_frozen)
         limits.leave_stops_to_the_launcher(self)
         path = run.resume(resume_from_checkpoint)
         if (output := run.finished()) is not None:
@@ -129,7 +134,7 @@ class ElasticTrainerMixin(_Base):
         labels = batch.get("shift_labels", batch.get("labels")) if hasattr(batch, "get") else None
         if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
             return None
-        if "shift_labels" not in batch and getattr(self, "_loss_shifts_labels", False):
+        if "shift_labels" not in batch and shifts_labels(unwrap_peft_model(self.model)):
             labels = labels[..., 1:]
         return int(labels.ne(-100).sum())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -44,7 +45,7 @@ def surviving(result: Result) -> dict[int, list[int]]:
     of: dict[int, tuple[int, list[int]]] = {}
     for number, world in enumerate(result.worlds):
         for replica in world.replicas:
-            for step, _, used in replica.records:
+            for step, _, used, *_ in replica.records:
                 before = of.get(step, (-1, []))
                 of[step] = (number, [*before[1], *used] if before[0] == number else list(used))
     return {step: samples for step, (_, samples) in of.items()}
@@ -119,6 +120,72 @@ def test_losses_over_tokens_evaluation_early_stopping_and_loader_workers_carry_o
 @pytest.mark.parametrize("loss", ["own", "func"])
 def test_a_loss_of_the_users_own_is_weighted_in_the_same_way(tmp_path: Path, undisturbed: Result, loss: str) -> None:
     assert_same(training(tmp_path, {"loss": loss}, [2, 1], change_at=[6], how="planned"), undisturbed)
+
+
+def test_a_loss_of_the_next_labels_counts_one_label_less_in_each_sample(tmp_path: Path) -> None:
+    whole = training(tmp_path / "whole", {"tokens": "next", "num_train_epochs": 1}, [1])
+    changed = training(tmp_path / "changed", {"tokens": "next", "num_train_epochs": 1}, [2], how="planned")
+    assert_same_weights(changed, whole)
+
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+MODELS: dict[str, tuple[dict[str, int], bool]] = {
+    "GPT2LMHeadModel": ({"n_embd": 8, "n_layer": 1, "n_head": 2}, True),
+    "LlamaForCausalLM": (SIZES, True),
+    "XLNetLMHeadModel": ({"d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 8}, False),
+    "BertForMaskedLM": (SIZES, False),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_first_label_of_a_sample_counts_where_the_loss_of_the_model_has_it(name: str) -> None:
+    import transformers
+
+    from elastic.integrations.transformers.label_shift import shifts_labels
+
+    sizes, shifts = MODELS[name]
+    model_class = getattr(transformers, name)
+    model = model_class(model_class.config_class(**sizes, vocab_size=16, bos_token_id=1, eos_token_id=2)).eval()
+    words = torch.tensor([[3, 4, 5, 6]])
+    without_first = torch.tensor([[-100, 4, 5, 6]])
+    same = torch.equal(model(words, labels=words).loss, model(words, labels=without_first).loss)
+    assert shifts_labels(model) == same == shifts
+
+
+# Adapters
+
+needs_peft = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="peft not installed; pip install peft does it"
+)
+ADAPTERS = {"adapters": "same", "learning_rate": 0.1}
+
+
+@needs_peft
+def test_adapters_end_with_the_same_weights_in_worlds_that_change(tmp_path: Path) -> None:
+    whole = training(tmp_path / "whole", ADAPTERS, [1])
+    changed = training(tmp_path / "changed", ADAPTERS, [3, 2, 3], change_at=[3, 7], how=["planned", "loss"])
+    assert_same(changed, whole)
+    assert "resumed at step" in "".join(changed.worlds[1].replicas[0].notes)
+
+
+@needs_peft
+def test_adapters_resume_from_a_checkpoint_folder_that_has_the_adapters_alone(tmp_path: Path) -> None:
+    options = {**ADAPTERS, "save_strategy": "steps", "save_steps": 4}
+    whole = training(tmp_path / "whole", options, [1])
+    changed = training(tmp_path / "changed", options, [World(2, Loss(at=6, nodes=(0, 1))), World(3)])
+    assert_same(changed, whole)
+    assert min(record[0] for record in changed.worlds[1].replicas[0].records) == 5
+    weights = [path.name for path in (tmp_path / "changed/out/checkpoint-4").glob("*model*")]
+    assert weights == ["adapter_model.safetensors"]
+
+
+@needs_peft
+def test_frozen_weights_that_are_others_in_the_next_process_are_refused_unless_they_are_kept(tmp_path: Path) -> None:
+    options = {**ADAPTERS, "adapters": "random"}
+    with pytest.raises(Exception, match="frozen weights of the model are not those of the steps before"):
+        training(tmp_path / "refused", options, [1, 1], change_at=[3], how="planned")
+    result = training(tmp_path / "kept", {**options, "keep_frozen": True}, [1, 1], change_at=[3], how="planned")
+    assert len({record[3] for world in result.worlds for record in world.replicas[0].records}) == 1
 
 
 def test_a_job_whose_nodes_are_all_lost_resumes_from_the_newest_checkpoint_folder(
@@ -235,8 +302,9 @@ def test_the_private_names_that_are_used_are_those_of_this_release() -> None:
     from transformers import Trainer
 
     source = inspect.getsource(Trainer)
-    for name in ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos"):
+    for name in ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "current_flos"):
         assert f"self.{name}" in source
+    assert ("self._initial_global_step" in source) == ("loss_is_scaled_for_ga" in source)  # Both since 5.19.
     for name, parameters in {
         "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
         "_save_checkpoint": ["self", "model", "trial"],
