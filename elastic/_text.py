@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
@@ -44,6 +45,14 @@ def time_text(seconds: float, digits: int = 0) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.0f} d"
+
+
+def rounded_up(seconds: float, unit_s: int = 1) -> int:
+    """Whole units of a time that is left, rounded up.
+
+    The sum of two floats, less one of them, may be a hair longer than the other: that is no further unit.
+    """
+    return math.ceil(round(seconds, 3) / unit_s)
 
 
 def join_host_port(host: str, port: int) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from elastic._text import time_text
+from elastic._text import rounded_up, time_text
 from launcher.job.status import JobStatus, NodeState
 from launcher.wire.inspect_messages import NodeSnapshot
 
@@ -30,7 +29,7 @@ def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Map
             notes[node.node] = f"{by} has heard nothing from it for {time_text(silent_s, 1)}"
         elif node.host in of_host:
             eviction = of_host[node.host]
-            minutes = math.ceil(eviction.counts_in_s / 60)
+            minutes = rounded_up(eviction.counts_in_s, 60)
             notes[node.node] = (
                 f"{eviction.node} on this host was evicted; "
                 f"for {minutes} min a silent node on it is lost only when its lease ends"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic._text import counted, join_host_port, joined, shortened, size_text, time_text
+from elastic._text import counted, join_host_port, joined, rounded_up, shortened, size_text, time_text
 
 
 def test_a_count_has_its_noun() -> None:
@@ -35,6 +35,15 @@ def test_a_size_is_in_the_largest_unit_that_it_fills(size_bytes: float, text: st
 )
 def test_a_time_is_in_one_unit(seconds: float, text: str) -> None:
     assert time_text(seconds) == text
+
+
+def test_a_time_that_is_left_is_rounded_up_but_for_the_error_of_a_sum() -> None:
+    assert [rounded_up(seconds) for seconds in (0.0, 0.1, 1.0, 1.1)] == [0, 1, 1, 2]
+    assert [rounded_up(seconds, 60) for seconds in (1.0, 60.0, 60.1, 3600.0)] == [1, 1, 2, 60]
+    at = 13_436.4
+    left = at + 3600 - at
+    assert left > 3600
+    assert (rounded_up(left), rounded_up(left, 60)) == (3600, 60)
 
 
 def test_a_measured_time_has_digits_and_is_in_milliseconds_below_a_second() -> None:

@@ -13,13 +13,13 @@ the node was held up, and continues. So the generations that follow name it, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from elastic._text import rounded_up
 from elastic.core.model import EvictedNode, Generation, Member
 from elastic.core.run_deadline import CLOCK_ERROR
 from elastic.core.view import StoredDocument
@@ -119,5 +119,5 @@ def listed_evictions(known: Sequence[Eviction], now: float) -> tuple[EvictedNode
     """The evictions that the next generation names."""
     lately = [one for one in known if now < one.silence_counts_at][-EVICTIONS_MAX:]
     return tuple(
-        EvictedNode(one.node, one.host, one.create_revision, math.ceil(one.silence_counts_at - now)) for one in lately
+        EvictedNode(one.node, one.host, one.create_revision, rounded_up(one.silence_counts_at - now)) for one in lately
     )

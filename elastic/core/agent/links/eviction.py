@@ -6,10 +6,9 @@ Who is silent, and who confirms it: `elastic.core.agent.links.silence`. What fol
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 
+from elastic._text import rounded_up
 from elastic.core.agent.actions import LogLine, NoteSilence, RevokeLease, SilenceStep
 from elastic.core.agent.links.silence import is_confirmed, many_are_silent, seconds_silent, suspects
 from elastic.core.agent.state import AgentState, PendingEviction
@@ -28,7 +27,7 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     for before, now in zip(known, agent.memory.evictions, strict=True):
         if now.returned and not before.returned:
             left_s = now.silence_counts_at - agent.now
-            time = duration_in_words(60 * math.ceil(left_s / 60))
+            time = duration_in_words(60 * rounded_up(left_s, 60))
             follows = f"; for {time} a silent node on {now.host} is lost only when its lease ends" if left_s > 0 else ""
             agent.act(LogLine(f"{now.node} has registered again{follows}"))
 

@@ -161,6 +161,12 @@ def test_a_generation_names_the_evictions_of_the_last_hour_the_newest_of_them() 
     assert [one.create_revision for one in listed] == [*range(2, EVICTIONS_MAX + 2)]
 
 
+def test_a_generation_names_an_hour_at_whatever_time_the_eviction_was() -> None:
+    for at in (10.0, 13_436.4):
+        [listed] = listed_evictions([evicted("b", "host-b", 7, at)], at)
+        assert listed.left_s == SILENCE_COUNTS_AFTER_S
+
+
 def test_the_leader_forgets_an_eviction_an_hour_later() -> None:
     job = Story()
     created = job.view.members["b"].create_revision
