@@ -78,7 +78,7 @@ scripts: $(SCRIPTS)/.installed
 
 $(SCRIPTS)/.installed: constraints.txt pyproject.toml
 	test -x $(SCRIPTS)/bin/python || "$(PYTHON)" -m venv $(SCRIPTS)
-	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt transformers accelerate lightning "jsonargparse[signatures]>=4.39" datasets -e '.[test,trackers]'
+	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt transformers accelerate peft lightning "jsonargparse[signatures]>=4.39" datasets -e '.[test,trackers]'
 	touch $@
 
 clean:

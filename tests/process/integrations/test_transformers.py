@@ -155,7 +155,7 @@ def test_the_first_label_of_a_sample_counts_where_the_loss_of_the_model_has_it(n
 # Adapters
 
 needs_peft = pytest.mark.skipif(
-    importlib.util.find_spec("peft") is None, reason="peft not installed; pip install peft does it"
+    importlib.util.find_spec("peft") is None, reason="peft not installed; make scripts does it"
 )
 ADAPTERS = {"adapters": "same", "learning_rate": 0.1}
 
