@@ -1,4 +1,4 @@
-# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch. make torchft: torchft into .venv-torchft. make scripts: HF Trainer, Lightning, datasets and trackers into .venv-scripts.
+# make setup | test | demo | bench. Everything is installed into .venv, once. make paddle: Paddle into .venv-paddle. make torch: another torch. make torchft: torchft into .venv-torchft. make scripts: HF Trainer, PEFT, Lightning, datasets and trackers into .venv-scripts.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin

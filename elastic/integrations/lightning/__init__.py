@@ -10,8 +10,7 @@ What is used of Lightning, all of it documented:
   `backward`, `reduce`, `save_checkpoint`, `barrier`, `root_device`, `distributed_sampler_kwargs`).
 - `Callback` with its hooks, `state_dict` and `load_state_dict`; `Trainer.save_checkpoint`, `train_dataloader`,
   `num_training_batches`, `accumulate_grad_batches`, `callback_metrics`, `should_stop`, `limit_val_batches`,
-  `limit_test_batches`; `ModelCheckpoint.dirpath`;
-  `SaveConfigCallback.overwrite`.
+  `limit_test_batches`; `ModelCheckpoint.dirpath`; `SaveConfigCallback.overwrite`.
 - Loaders with `state_dict`, `load_state_dict` and a sampler with `set_epoch`.
 
 No name with an underscore is used. `Trainer.fit_loop` is public, its class is not documented; `restarting`,
