@@ -5,29 +5,29 @@ A script that uses all of it::
     import torch
     import elastic
 
-    here = elastic.init()                                              # joins the other workers
-    model = torch.nn.parallel.DistributedDataParallel(make_model().to(here.device))
+    worker = elastic.init()                                            # joins the other workers
+    model = torch.nn.parallel.DistributedDataParallel(make_model().to(worker.device))
     optimizer = torch.optim.AdamW(model.parameters())
-    batch = elastic.GlobalBatch(total=512, max_per_rank=64)            # the same steps whatever the world size is
+    batch = elastic.GlobalBatch(total=512, max_per_rank=64)            # the same steps at any world size
     sampler = elastic.ElasticSampler(dataset, shuffle=True, seed=0, batch=batch)
     loader = elastic.DataLoader(dataset, sampler=sampler, num_workers=4)
     state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
-    state.restore()                                                    # the newest step, of whatever world
+    state.restore()                                                    # the newest step, saved at any world size
     for epoch in elastic.epochs(state, 30):
         for inputs, targets in loader:                                 # only what this epoch has not used yet
             with batch.accumulate(model):
-                loss = loss_of(model(inputs.to(here.device)), targets.to(here.device))
+                loss = loss_of(model(inputs.to(worker.device)), targets.to(worker.device))
                 batch.scale_loss(loss).backward()
             if batch.is_last_micro_batch:
                 optimizer.step()
                 optimizer.zero_grad()
-                state.commit(every=500, memory_every=1, loss=loss)     # copied to memory each step, to disk each 500th
+                state.commit(every=500, memory_every=1, loss=loss)     # to memory each step, to disk every 500
 
-Start it with `elastic-launch --np 1:4 train.py`, with torchrun, or with plain python. When nodes are lost or join,
-elastic-launch starts it again on the nodes that are there, and it continues from its newest step.
+Start it with `elastic-launch --np 1:4 train.py`, with torchrun, or with plain Python. When nodes fail or join,
+elastic-launch restarts it on the available nodes, and it resumes from its newest step.
 
 `elastic.train.checkpoint` saves and loads checkpoints for scripts without a `State`; `elastic.train.ps` has parameter
-servers; `elastic.testing` runs a function as several replicas while their world changes; `elastic.errors` has the
+servers; `elastic.testing` runs a function as several replicas while the world size changes; `elastic.errors` has the
 exceptions; `elastic.oneflow` has OneFlow's names.
 
 `import elastic` loads neither torch nor gRPC: each name is loaded at its first use.
@@ -75,7 +75,7 @@ LAZY: Final[Mapping[str, str]] = {
     "ready": "elastic.train.process_group.preparing",
     "report": "elastic.train.report",
 }
-"""What `elastic.<name>` is, and the module that has it."""
+"""The public names of `elastic`, and the modules that define them."""
 
 __all__ = [
     "DataLoader",
@@ -98,11 +98,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name at its first use; from then on it is an attribute like any other, as fast."""
+    """Load a name at its first use; after that it is an ordinary attribute."""
     if name not in LAZY:
         raise AttributeError(f"module 'elastic' has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module(LAZY[name]), name)
-    return found
+    globals()[name] = value = getattr(import_module(LAZY[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

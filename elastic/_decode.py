@@ -1,6 +1,6 @@
-"""What a decoder of msgspec raises for bytes that are no document (pure).
+"""The exceptions that a msgspec decoder raises for invalid bytes (pure).
 
-Its own errors are not all: text that is not UTF-8 and arrays that are nested a thousand deep raise Python's.
+In addition to msgspec's own errors, it raises Python's for text that is not UTF-8 and for deeply nested arrays.
 """
 
 from __future__ import annotations
@@ -10,4 +10,4 @@ from typing import Final
 import msgspec
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""For an `except`."""
+"""The exceptions to catch around `decode`."""

@@ -1,12 +1,12 @@
-"""gRPC without its own log and without its handlers for forks. Modules that use gRPC import this one first.
+"""gRPC without its own log and without its fork handlers. Modules that use gRPC import this one first.
 
-Its log is a line on stderr for each handshake that fails, several in a second; what went wrong is in our errors. Its
-fork handlers crash a process that forks while `grpc.aio` runs in another thread (tried: grpcio 1.85, a segmentation
-fault in most runs): torch's agent forks its workers with `start_method="fork"`, and `DataLoader` its own. Without the
-handlers the child has a gRPC in which nothing runs, and does not use it.
+gRPC logs a line to stderr for each failed handshake, several per second; our errors already contain the reason. Its
+fork handlers crash a process that forks while `grpc.aio` runs in another thread (with grpcio 1.85, a segmentation fault
+in most runs): torch's agent forks its workers with `start_method="fork"`, and `DataLoader` forks its own. Without the
+handlers, the child has a gRPC in which nothing runs, and does not use it.
 
-gRPC reads both variables when it is imported. They are removed again at once, since children get our environment and
-may use gRPC in their own way. Values that the user has set stay.
+gRPC reads both variables when it is imported. They are removed again at once, because children inherit our environment
+and may use gRPC in their own way. Values that the user has set are kept.
 """
 
 from __future__ import annotations

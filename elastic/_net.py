@@ -1,4 +1,4 @@
-"""The addresses of a name, a connection to one of them, and the process at the other end of a Unix socket."""
+"""Name resolution, connections to one of several addresses, and the process at the other end of a Unix socket."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ssl import SSLContext
 from typing import Final
 
 TRIES_LIMIT_S: Final = 0.5
-"""So long all addresses of a name but the last may take together to answer: the shortest limit of a caller is 1 s."""
+"""Seconds that all addresses of a name except the last have together to answer: a caller's shortest timeout is 1 s."""
 TRY_LIMIT_MIN_S: Final = 0.25
-"""And so long each may take in any case: there and back around the world."""
+"""Seconds that each address has in any case: one round trip around the world."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 async def resolved(host: str) -> tuple[str, ...]:
-    """The addresses of a name.
+    """Return the addresses of a name. Raises `OSError`, or `UnicodeError` for an invalid name.
 
-    It is looked up in a thread that nobody waits for at the end: a resolver that is away must not hold an agent back,
-    as the event loop's own threads would.
+    A daemon thread looks up the name: an unresponsive resolver must not delay the exit of an agent, as a thread of the
+    event loop's executor would.
     """
     with suppress(ValueError):
         ipaddress.ip_address(host)
         return (host,)
     answer: Future[tuple[str, ...]] = Future()
-    answer.set_running_or_notify_cancel()  # It cannot be cancelled from now on, so the thread may set its result.
+    answer.set_running_or_notify_cancel()  # The future cannot be cancelled now, so the thread may set its result.
 
     def look() -> None:
         try:
@@ -42,7 +42,7 @@ async def resolved(host: str) -> tuple[str, ...]:
 
     try:
         threading.Thread(target=look, name="resolver", daemon=True).start()
-    except RuntimeError as error:  # This machine has no thread left.
+    except RuntimeError as error:  # No more threads can be started.
         raise OSError(errno.EAGAIN, str(error)) from error
     return await asyncio.wrap_future(answer)
 
@@ -50,10 +50,10 @@ async def resolved(host: str) -> tuple[str, ...]:
 async def connected(
     host: str, port: int, context: SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first address of a host that takes one, over TLS with a context. Raises `OSError`.
+    """Connect to the first address of a host that accepts, over TLS if `context` is given. Raises `OSError`.
 
-    An address that cannot be reached, or that does not answer soon, gives way to the next one; what the last one does
-    is the answer. What TLS says counts at once: this server was reached.
+    An address that cannot be reached, or that does not answer soon, is skipped; the result of the last address is
+    final. An error of TLS is raised at once, because the server was reached.
     """
     try:
         addresses = await resolved(host)
@@ -72,18 +72,18 @@ async def connected(
 
 
 async def connected_socket(address: str, port: int) -> socket.socket:
-    """A socket that is connected to an address, not a name. Raises `OSError`."""
+    """Return a non-blocking socket that is connected to an address (not a name). Raises `OSError`."""
     there = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         there.setblocking(False)
         await asyncio.get_running_loop().sock_connect(there, (address, port))
-    except BaseException:  # Also when it is cancelled: nobody else knows of this socket.
+    except BaseException:  # Also on cancellation: no other code can close this socket.
         there.close()
         raise
     return there
 
 
 def peer_process(connected: socket.socket) -> tuple[int, int]:
-    """The process that connected a Unix socket, and its user. It is 0 in a PID namespace that we cannot see."""
+    """Return the pid and the uid of the process that connected a Unix socket; pid 0 if its PID namespace is hidden."""
     pid, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid

@@ -1,4 +1,4 @@
-"""Words for people: counts, lists, sizes, times and endpoints (pure)."""
+"""Text formatting for people: counts, lists, sizes, times and endpoints (pure)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """A count and its noun: "1 node", "3 nodes". `many` is the plural where it is not `one` with an "s"."""
+    """Format a count and its noun: "1 node", "3 nodes". `many` is the plural if it is not `one` with an "s"."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def joined(names: Iterable[str]) -> str:
-    """Names as a sentence has them: "a", "a and b", "a, b and c"."""
+    """Join names for a sentence: "a", "a and b", "a, b and c"."""
     *first, last = [*names] or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def shortened(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """The first of a list, and how many more it has: "a, b and 3 more"; of clauses "a; b; and 3 more"."""
+    """Join the first `most` names and the number of the others: "a, b and 3 more"; clauses: "a; b; and 3 more"."""
     more = f"{between.strip(', ')} and {len(names) - most} more" if len(names) > most else ""
     return between.join(names[:most]) + more
 
 
 def size_text(size_bytes: float) -> str:
-    """An amount of bytes: "12.3 GB", "512 bytes"."""
+    """Format a number of bytes: "12.3 GB", "512 bytes"."""
     for unit, bytes_ in _SIZES:
         if size_bytes >= bytes_:
             return f"{size_bytes / bytes_:.1f} {unit}"
@@ -34,9 +34,9 @@ def size_text(size_bytes: float) -> str:
 
 
 def time_text(seconds: float, digits: int = 0) -> str:
-    """A time in its unit: "4 s", "3 min", "2.5 h", "5 d".
+    """Format a duration in a suitable unit: "4 s", "3 min", "2.5 h", "5 d".
 
-    `digits` are those of seconds after the point; a time below one second that has several is in milliseconds: "30 ms".
+    `digits` is the number of decimals of seconds; with more than one, a duration below 1 s is in milliseconds: "30 ms".
     """
     if digits > 1 and seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -48,19 +48,16 @@ def time_text(seconds: float, digits: int = 0) -> str:
 
 
 def rounded_up(seconds: float, unit_s: int = 1) -> int:
-    """Whole units of a time that is left, rounded up.
-
-    The sum of two floats, less one of them, may be a hair longer than the other: that is no further unit.
-    """
+    """Round a remaining time up to whole units, ignoring the rounding errors of floats."""
     return math.ceil(round(seconds, 3) / unit_s)
 
 
 def join_host_port(host: str, port: int) -> str:
-    """Write an endpoint; an IPv6 address gets brackets, unless it has them."""
+    """Format an endpoint; an IPv6 address gets brackets unless it has them."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def split_host_port(endpoint: str) -> tuple[str, int]:
-    """Take an endpoint apart that `join_host_port` could have written; the host comes without brackets."""
+    """Split an endpoint of the form that `join_host_port` returns; the host is without brackets."""
     host, _, port = endpoint.rpartition(":")
     return host.strip("[]"), int(port)

@@ -1,9 +1,9 @@
-"""Reads the place of a process in its job from its environment (pure). No other module reads RANK and its like.
+"""Reads the place of a process in its job from its environment (pure). No other module reads RANK and the like.
 
-`read` knows the variables of every launcher: ours, Paddle's for parameter servers (so that a process can be started
-by hand with them), torchrun's, and Paddle's for collective jobs. With none of them the process is alone: worker 0 of 1.
-docs/reference.md lists the variables. An empty variable counts as not set. A wrong one is a `ConfigError`, the same for
-every caller.
+`read` supports the variables of every launcher: elastic-launch, Paddle for parameter servers (so that you can start a
+process by hand), torchrun, and Paddle for collective jobs. Without any of them the process is worker 0 of 1.
+docs/reference/environment.md lists the variables. An empty variable counts as not set. An invalid one raises the same
+`ConfigError` for every caller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 PORT_OF_SERVERS = 6174
-"""PADDLE_PSERVER_PORT where it is not set, as in Paddle's quick start."""
+"""The default of PADDLE_PSERVER_PORT, as in Paddle's quick start."""
 PORT_MAX = 65535
 
 RoleName = Literal["server", "worker", "heter"]
@@ -28,40 +28,40 @@ RoleName = Literal["server", "worker", "heter"]
 OURS: Final[Mapping[str, RoleName]] = {"server": "server", "worker": "worker", "heter": "heter"}
 PADDLES: Final[Mapping[str, RoleName]] = {"PSERVER": "server", "TRAINER": "worker", "HETER_TRAINER": "heter"}
 NO_ROLE = "PADDLE_TRAINING_ROLE should be one of [TRAINER, PSERVER]"
-HINT: Final = "start the script with elastic-launch, or correct or unset what else has set it"
+HINT: Final = "start the script with elastic-launch, or correct or unset the variable"
 GROUP: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What a process needs to join a process group, by torch's env://."""
+"""The variables with which a process joins a process group, as for torch's env://."""
 
 __all__ = ["ProcessEnvironment", "read"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnvironment:
-    """The place of a process in its job: what `elastic.env()` and `elastic.init()` return.
+    """The place of a process in its job, which `elastic.env()` and `elastic.init()` return.
 
     Unknown values are "", 0 or ().
 
     Attributes:
-        role: "server", "worker" or "heter"; "worker" in a collective job.
-        index: Counts from 0 within the role.
-        servers: The parameter servers as host:port, by index, "" for a vacancy. Empty in a collective job, or when the
-            list was too long for a variable: then `roster_file` has it.
+        role: "server", "worker" or "heter" (heterogeneous worker); "worker" in a collective job.
+        index: The index of the process within its role, from 0.
+        servers: The parameter servers as host:port, by index, "" for a task without a node. Empty in a collective job,
+            and if the list is too long for a variable: then `roster_file` has it.
         trainers: The number of workers, without heterogeneous ones.
-        current: This process's own host:port.
-        endpoints: The host:port of every worker, as far as they are known.
-        rank: As under torchrun: workers first, then heterogeneous workers. -1 in a parameter server.
-        local_rank: The place among the workers of this node; -1 in a parameter server.
+        current: The host:port of this process.
+        endpoints: The host:port of every worker, as far as known.
+        rank: The rank, as under torchrun: workers first, then heterogeneous workers. -1 in a parameter server.
+        local_rank: The index among the workers of this node; -1 in a parameter server.
         world_size: The number of ranks.
         local_world_size: The number of ranks on this node; 0 in a parameter server.
-        master: The host:port where the workers' process group meets.
-        job_id: The job.
-        node_id: The node that this process belongs to.
-        generation: The world that this process belongs to, from 1; 0 outside elastic-launch. For logs.
-        restarts: How many failures were charged to the job so far. For logs.
-        checkpoint_dir: The job's folder for checkpoints.
-        endpoints_file: The file that lists the endpoints of this generation.
-        roster_file: The file that says where each process of a parameter-server job is now.
-        backend: The backend of the process group, such as "nccl"; "" until `elastic.init()` has joined it.
+        master: The host:port of the rendezvous of the process group.
+        job_id: The job ID.
+        node_id: The ID of the node of this process.
+        generation: The generation of this process, from 1; 0 outside elastic-launch. For logs.
+        restarts: The number of failures that counted against `--max-restarts` so far. For logs.
+        checkpoint_dir: The checkpoint directory of the job.
+        endpoints_file: The file with the endpoints of this generation.
+        roster_file: The file with the cluster spec: the current host:port of each process of a parameter-server job.
+        backend: The backend of the process group, such as "nccl"; "" before `elastic.init()`.
     """
 
     role: RoleName
@@ -87,10 +87,10 @@ class ProcessEnvironment:
 
     @property
     def device(self) -> torch.device:
-        """The device that this worker computes on: its GPU, or the CPU.
+        """The device of this worker: its GPU, or the CPU.
 
         Raises:
-            ConfigError: `elastic.init()` has not chosen one yet.
+            ConfigError: `elastic.init()` has not been called yet.
         """
         if self._device is None:
             raise ConfigError("this process has no device yet; call elastic.init() first")
@@ -98,7 +98,7 @@ class ProcessEnvironment:
 
 
 class Identity(NamedTuple):
-    """What identifies a process to the agent that started it. `number` is a server's index, or a rank."""
+    """The identity of a process for its agent. `number` is the index of a server, or a rank."""
 
     server: bool
     number: int
@@ -116,7 +116,7 @@ class _Ranks(NamedTuple):
 def read(environ: Mapping[str, str]) -> ProcessEnvironment:
     """Read the place of a process from its environment.
 
-    Raises `ConfigError` if a variable is wrong, or if one that has no default is not set.
+    Raises `ConfigError` if a variable is wrong, or a variable without a default is not set.
     """
     own_role = role(environ)
     servers: tuple[str, ...] = ()
@@ -159,11 +159,11 @@ def read(environ: Mapping[str, str]) -> ProcessEnvironment:
 
 
 def role(environ: Mapping[str, str]) -> RoleName | None:
-    """What the process does in a job with parameter servers; None if it is in no such job."""
+    """Return the role of the process in a job with parameter servers; None in any other job."""
     ours = environ.get("ELASTIC_ROLE", "")
     if ours:
         if ours not in OURS:
-            raise ConfigError(f"ELASTIC_ROLE is {ours!r}; it is one of {', '.join(OURS)}")
+            raise ConfigError(f"ELASTIC_ROLE is {ours!r}; write one of {', '.join(OURS)}")
         return OURS[ours]
     for name in ("PADDLE_TRAINING_ROLE", "TRAINING_ROLE"):
         text = environ.get(name, "")
@@ -179,9 +179,9 @@ def role(environ: Mapping[str, str]) -> RoleName | None:
 
 
 def names_group(environ: Mapping[str, str]) -> bool:
-    """Tell whether the environment names a process group to join; False for a process that is alone.
+    """Return whether the environment names a process group to join; False for a single process.
 
-    Raises `ConfigError` if this is one of several processes, or has a rank, and not all of `GROUP` is set.
+    Raises `ConfigError` if this is one of several processes, or has a rank, but not all variables of `GROUP` are set.
     """
     missing = [name for name in GROUP if not _text(environ, name)]
     if not missing:
@@ -189,13 +189,13 @@ def names_group(environ: Mapping[str, str]) -> bool:
     if "RANK" in missing and read(environ).world_size == 1:
         return False
     verb = "is" if len(missing) == 1 else "are"
-    raise ConfigError(f"joining the other workers takes {joined(GROUP)}, but {joined(missing)} {verb} not set; {HINT}")
+    raise ConfigError(f"joining the other workers needs {joined(GROUP)}, but {joined(missing)} {verb} not set; {HINT}")
 
 
 def identity(environ: Mapping[str, str]) -> Identity:
-    """Read only what identifies this process to its agent, so that it can report a mistake in any other variable.
+    """Read only the identity of this process, so that it can report a wrong value of any other variable to its agent.
 
-    Raises `ConfigError` if one of these is wrong.
+    Raises `ConfigError` if one of these variables is wrong.
     """
     server = environ.get("ELASTIC_ROLE") == "server"
     return Identity(
@@ -210,7 +210,7 @@ def identity(environ: Mapping[str, str]) -> Identity:
 
 
 def _servers(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Every server's host:port, by index."""
+    """Return the host:port of every server, by index."""
     listed = environ.get("PADDLE_PSERVERS_IP_PORT_LIST", "")
     if listed:
         endpoints = _listed(listed)
@@ -223,7 +223,7 @@ def _servers(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _trainers(environ: Mapping[str, str]) -> int:
-    """The number of workers. In a collective job PADDLE_TRAINERS is a list of hosts; here only a number counts."""
+    """Return the number of workers. In a collective job PADDLE_TRAINERS is a list of hosts; here it is a number."""
     text = environ.get("PADDLE_TRAINERS", "").strip()
     if not text.isdecimal() and environ.get("PADDLE_TRAINERS_NUM"):
         return number(environ, "PADDLE_TRAINERS_NUM", 0)
@@ -233,7 +233,7 @@ def _trainers(environ: Mapping[str, str]) -> int:
 
 
 def _current(environ: Mapping[str, str]) -> str:
-    """A server's own host:port, from the variables of the quick start or of Paddle's launcher."""
+    """Return the host:port of this server, from the variables of the quick start or of Paddle's launcher."""
     host, pod = environ.get("PADDLE_CURRENT_IP", ""), environ.get("POD_IP", "")
     if host:
         return join_host_port(host, _port(environ))
@@ -244,7 +244,7 @@ def _current(environ: Mapping[str, str]) -> str:
 
 def _server_index(servers: tuple[str, ...], current: str) -> int:
     if not current:
-        raise ConfigError("PADDLE_CURRENT_IP is not set; it says which of PADDLE_PSERVER_IPS this server is")
+        raise ConfigError("PADDLE_CURRENT_IP is not set; set it to the address of this server in PADDLE_PSERVER_IPS")
     if current not in servers:
         raise ConfigError(
             f"this server is {current} (PADDLE_CURRENT_IP), which is not among the servers: "
@@ -261,7 +261,7 @@ def _trainer_index(environ: Mapping[str, str], role: RoleName, trainers: int) ->
 
 
 def _ps_ranks(environ: Mapping[str, str], role: RoleName, index: int, trainers: int) -> _Ranks:
-    """Our launcher says them; by hand they follow from the index."""
+    """Return the ranks that elastic-launch sets; for a process started by hand, derive them from the index."""
     world_size = trainers + len(_listed(environ.get("PADDLE_HETER_TRAINER_IP_PORT_LIST", "")))
     if role == "server":
         return _Ranks(-1, -1, world_size, 0)
@@ -282,7 +282,7 @@ def _port(environ: Mapping[str, str]) -> int:
 
 
 def _collective_ranks(environ: Mapping[str, str]) -> _Ranks:
-    """Torchrun's, or Paddle's, or those of a process that is alone."""
+    """Return the ranks that torchrun or Paddle sets, or those of a single process."""
     if _text(environ, "RANK"):
         ranks = _torch_ranks(environ)
         rank_name, local_name, world_name = "RANK", "LOCAL_RANK", "WORLD_SIZE"
@@ -307,7 +307,7 @@ def _torch_ranks(environ: Mapping[str, str]) -> _Ranks:
 
 
 def number(environ: Mapping[str, str], name: str, default: int) -> int:
-    """A variable that is a whole number from 0 on. Raises `ConfigError` if it is something else."""
+    """Read a whole number, 0 or more, from a variable. Raises `ConfigError` for any other value."""
     text = _text(environ, name)
     if not text:
         return default
@@ -321,5 +321,5 @@ def _text(environ: Mapping[str, str], name: str) -> str:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """What stands between commas; none if the text is empty."""
+    """Split a text at its commas; () if it is empty."""
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()

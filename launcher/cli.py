@@ -1,4 +1,4 @@
-"""The command `elastic-launch`: reads the command line, checks it, and hands over to whoever runs it."""
+"""The command `elastic-launch`: reads the command line, checks it, and starts the nodes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elastic.errors import ConfigError
+from launcher import __version__
 from launcher.config import argv as command_line
-from launcher.config import env_reference
+from launcher.config import env_reference, explain, help_page
 from launcher.config.config import Config
 from launcher.config.machine_checks import check
-from launcher.config.parse import build
+from launcher.config.parse import resolve
 from launcher.config.ps_layout import static_hosts
 from launcher.net.endpoints import as_ip, parse_endpoint
 from launcher.system import frozen_imports
-from launcher.system.descriptors import discard_unflushed, open_standard, write_stderr_line
+from launcher.system.descriptors import discard_unflushed, open_standard, write_stderr, write_stderr_line
 from launcher.system.stdout import print_result, run_reporting_errors
 from launcher.workers import environment, ps_environment
 
@@ -39,12 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start(argv: Sequence[str]) -> int:
-    """Read and check what is asked for, and do it. What runs is imported only here: a mistake is told at once."""
+    """Read and check the command line, and run it. The agent is imported only then, so that a mistake costs no time."""
+    if not argv:
+        write_stderr(help_page.short_text())
+        return ConfigError.exit_code
     line = command_line.split_argv(argv)
     if line.asks:
         print_result(_answer(line.asks))
         return 0
-    config = check(build(line, os.environ), os.environ)
+    parsed, sources = resolve(line, os.environ)
+    config = check(parsed, os.environ)
+    if line.explain:
+        for text in _lines_at_start(config):
+            write_stderr_line(text)
+        print_result(explain.explained(config, sources, random_job_id=not parsed.job_id))
+        return 0
     with frozen_imports.frozen_imports():
         from launcher.logs.file_names import LAUNCHER_LOG
         from launcher.logs.json_format import JsonFormatter
@@ -59,7 +70,7 @@ def _start(argv: Sequence[str]) -> int:
 
 
 def _run(config: Config, outputs: StdioRedirect) -> int:
-    """Hand over."""
+    """Start the nodes of this machine, or the agent of this node."""
     with frozen_imports.frozen_imports():
         from launcher.config import paddlecloud
         from launcher.logs.writer_client import LogWriterClient
@@ -70,8 +81,8 @@ def _run(config: Config, outputs: StdioRedirect) -> int:
         for line in disk.notes:
             outputs.write_line(line)
         config = replace(config, log_dir=str(disk.path))
-        for line in config.warnings:
-            outputs.write_line(f"warning: {line}")
+        for line in _lines_at_start(config):
+            outputs.write_line(line)
         if config.local_nodes:
             with frozen_imports.frozen_imports():
                 from launcher.local import node_supervisor
@@ -81,10 +92,17 @@ def _run(config: Config, outputs: StdioRedirect) -> int:
         return run.run(config, disk, outputs)
 
 
-def _job(config: Config) -> str:
-    """Tell jobs apart that write logs on the same disk; those in an etcd of this machine alone may have one name.
+def _lines_at_start(config: Config) -> tuple[str, ...]:
+    """Return the lines to print once: warnings, and notes unless --quiet is given."""
+    notes = () if config.quiet else config.notes
+    return (*(f"warning: {line}" for line in config.warnings), *(f"note: {line}" for line in notes))
 
-    An etcd that is served to other hosts has a loopback address too, on the host that serves it.
+
+def _job(config: Config) -> str:
+    """Return a name that distinguishes the jobs whose logs are on the same disk.
+
+    Jobs with a private etcd on this machine may have the same ID, so their port is part of the name. An etcd that is
+    served to other hosts has a loopback address too, on the host that serves it.
     """
     host, port = parse_endpoint(config.servers[0])
     address = as_ip(host)
@@ -94,11 +112,9 @@ def _job(config: Config) -> str:
 
 def _answer(asked: str) -> str:
     if asked == "version":
-        from launcher.agent.versions import package_version  # No other answer needs it.
-
-        return f"elastic-launch {package_version('elastic-launch') or '(not installed)'}\n"
+        return f"elastic-launch {__version__}\n"
     if asked == "help":
-        return command_line.help_text()
+        return help_page.help_text()
     return env_reference.help_text(environment.VARIABLES, ps_environment.DOCUMENTED)
 
 

@@ -1,4 +1,4 @@
-"""The commands as a shell starts them: what they need is imported here, where Ctrl-C is no stack trace."""
+"""The entry points of the commands. They import the rest, so that Ctrl-C during imports prints no stack trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.system import frozen_imports
 
 
 def launch() -> int:
-    """Run `elastic-launch`; its exit code."""
+    """Run `elastic-launch`; return its exit code."""
     _reset_sigchld()
     with _interruptible(), frozen_imports.frozen_imports():
         from launcher.cli import main
@@ -18,7 +18,7 @@ def launch() -> int:
 
 
 def ctl() -> int:
-    """Run `elastic-ctl`; its exit code."""
+    """Run `elastic-ctl`; return its exit code."""
     _reset_sigchld()
     with _interruptible(), frozen_imports.frozen_imports():
         from launcher.ctl.cli import main
@@ -26,14 +26,14 @@ def ctl() -> int:
 
 
 def _reset_sigchld() -> None:
-    """Some daemons ignore SIGCHLD, and so would what they start: nobody could learn how a child has ended."""
+    """Undo an ignored SIGCHLD, which some daemons pass on: with it no process learns how its children have ended."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGINT ends the process as it ends any other, without a word; one that is ignored stays ignored."""
+    """Let SIGINT end the process silently, as by default; an ignored SIGINT stays ignored."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

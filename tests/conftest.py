@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.support import bytecode
 
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped, unused-ignore]
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped, unused-ignore]
 
-STARTED = re.compile(r"workers of generation \d+ run: pids ([\d, ]+) \((warm|cold: .*)\)$", re.MULTILINE)
+STARTED = re.compile(
+    r"started the workers of generation \d+: pids ([\d, ]+) \((preloaded|not preloaded: .*)\)$", re.MULTILINE
+)
 """The line of an agent's launcher.log for each start of its workers."""
+
+settings.register_profile("without a deadline", settings.default, deadline=None)  # A slow machine fails no test.
+settings.load_profile("without a deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,7 +71,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             starts[how] += pids.count(",") + 1
     if not (total := starts.total()):
         return
-    terminalreporter.write_line(f"warm starts: {starts['warm']} of {total} workers ({starts['warm'] / total:.0%})")
+    terminalreporter.write_line(
+        f"preloaded starts: {starts['preloaded']} of {total} workers ({starts['preloaded'] / total:.0%})"
+    )
     for how, count in starts.most_common():
-        if how != "warm":
+        if how != "preloaded":
             terminalreporter.write_line(f"  {how}: {count}")

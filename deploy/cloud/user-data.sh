@@ -6,7 +6,7 @@ if [ $# -ne 1 ] || [ ! -r "$1" ]; then
   exit 2
 fi
 if left=$(grep -n '<[A-Z_]*>' "$1"); then
-  echo "$1 has places to fill in: $(echo "$left" | tr '\n' ' ')" >&2
+  echo "$1 has placeholders to fill in: $(echo "$left" | tr '\n' ' ')" >&2
   exit 2
 fi
 here=$(dirname "$0")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Strikes containers of the compose project and starts them again, until the job has ended or Ctrl-C.
+# Injects faults into containers of the compose project and starts them again, until the job has ended or Ctrl-C.
 #
 #     chaos.sh [--rounds N] [--every SECONDS] [--faults "kill stop pause etcd"]
 #
-#   kill   SIGKILL to a node: power off         pause  a node stands still for ten seconds, then goes on
+#   kill   SIGKILL to a node: power off         pause  a node is suspended for ten seconds, then continues
 #   stop   SIGTERM to a node: it drains         etcd   SIGKILL to one member of etcd
 set -euo pipefail
 
@@ -31,7 +31,7 @@ read -ra faults <<<"$faults"
 for fault in "${faults[@]}"; do
   case $fault in
     kill | stop | pause | etcd) ;;
-    *) echo "chaos.sh: there is no fault $fault; there are kill, stop, pause and etcd" >&2; exit 2 ;;
+    *) echo "chaos.sh: unknown fault $fault; choose kill, stop, pause or etcd" >&2; exit 2 ;;
   esac
 done
 
@@ -47,19 +47,19 @@ containers() {
 
 say() { printf '%(%H:%M:%S)T %s\n' -1 "$*"; }
 
-# The last container that was struck: it is started or woken up also when this script is interrupted.
+# The last affected container: it is started or resumed even when this script is interrupted.
 struck=""
-mend() {
+heal() {
   [ -n "$struck" ] || return 0
   if docker unpause "$struck" >/dev/null 2>&1; then
-    say "$struck goes on"
+    say "resumed $struck"
   else
     docker start "$struck" >/dev/null
-    say "$struck is started again"
+    say "started $struck again"
   fi
   struck=""
 }
-trap mend EXIT
+trap heal EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -70,22 +70,22 @@ while [ "$rounds" -eq 0 ] || [ "$round" -lt "$rounds" ]; do
   if [ "$fault" = etcd ]; then kind=etcd-; else kind=node; fi
   mapfile -t running < <(containers "$kind")
   if [ "${#running[@]}" -eq 0 ]; then
-    say "no container of $project runs that is called $kind: nothing more to do"
+    say "no container of $project named $kind… is running: nothing more to do"
     exit 0
   fi
-  # A node that ended by itself, and not with 137 or 143, has completed or failed: so has the job.
+  # A node that exited on its own, and not with 137 or 143, has completed or failed: so has the job.
   mapfile -t ended < <(containers node --all --filter exited=0 --filter exited=1)
   if [ "${#ended[@]}" -gt 0 ]; then
-    say "${ended[0]} has ended by itself, and so has the job"
+    say "${ended[0]} has exited on its own, so the job has ended"
     exit 0
   fi
   struck=${running[RANDOM % ${#running[@]}]}
   case $fault in
-    kill | etcd) say "$struck is killed"; docker kill "$struck" >/dev/null ;;
-    stop) say "$struck is stopped"; docker stop "$struck" >/dev/null ;;
-    pause) say "$struck stands still"; docker pause "$struck" >/dev/null; sleep 10; mend ;;
+    kill | etcd) say "killing $struck"; docker kill "$struck" >/dev/null ;;
+    stop) say "stopping $struck"; docker stop "$struck" >/dev/null ;;
+    pause) say "pausing $struck"; docker pause "$struck" >/dev/null; sleep 10; heal ;;
   esac
   sleep "$every"
-  mend
+  heal
   sleep "$every"
 done

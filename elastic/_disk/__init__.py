@@ -1,1 +1,1 @@
-"""Files that are replaced whole, and temporary folders that no killed process leaves behind."""
+"""Atomic replacement of files, and temporary directories that are removed even after a process was killed."""

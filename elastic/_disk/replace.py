@@ -1,4 +1,4 @@
-"""A file that is replaced whole: readers see the old content or the new one, and a failure leaves the old one."""
+"""Atomic replacement of a file: readers see the old or the new content, and a failure keeps the old content."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a path to write a new file to; at the end of the block it takes the place of `path`.
+    """Yield a path for a new file, which replaces `path` at the end of the block.
 
-    Nothing is synced: after a crash of the machine `path` may have the old content, or none if the block did not wait
-    for the disk. An error in the block leaves `path` as it was, and no new file.
+    The file is not synced: after a crash of the machine, `path` may have the old content, or none if the block did not
+    sync the new file. An error in the block keeps `path` as it was, and removes the new file.
     """
-    new = path.with_name(f".{secrets.token_hex(8)}.new")  # A name may have the greatest length already.
+    new = path.with_name(f".{secrets.token_hex(8)}.new")  # The name of `path` may already have the maximum length.
     try:
         yield new
         new.replace(path)
@@ -27,6 +27,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write `content` where `path` is, with the permissions `mode` less the umask. Raises `OSError`."""
+    """Replace the file at `path` by `content`, with the permissions `mode` minus the umask. Raises `OSError`."""
     with replacing(path) as new, open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

@@ -1,17 +1,17 @@
-"""The handshake by which both ends of a connection prove that they know one secret, for four purposes.
+"""The handshake with which both ends of a connection prove that they know a secret, for four purposes.
 
     server                    client
-    its nonce          ──►
-                       ◄──    its nonce, and who it is
-    its proof          ──►
-                       ◄──    its proof
+    nonce              ──►
+                       ◄──    nonce and name
+    proof              ──►
+                       ◄──    proof
 
-The server proves first: a client gives no proof to an impostor, which could use it to guess the secret. So every
-client gets a proof of the server; a secret that a person has chosen is therefore stretched.
+The server proves first, so that a client never sends a proof to an impostor, which could use it to guess the secret. In
+turn, every client gets a proof of the server, so a secret that a user has chosen is stretched.
 
-A proof is an HMAC-SHA256 with a key of this connection (HKDF, RFC 5869, with both nonces as salt), so a recorded proof
-is good on no other connection. It covers the purpose, the side, and what both ends know about each other: a proof that
-is sent back to its maker, or presented for another purpose or under another name, is wrong.
+A proof is an HMAC-SHA256 with a key of the connection (HKDF, RFC 5869, with both nonces as salt), so a recorded proof
+is not valid on another connection. It covers the purpose, the side, and the names that both ends know: a proof that is
+reflected, or presented for another purpose or under another name, is not valid.
 """
 
 from __future__ import annotations
@@ -29,52 +29,52 @@ NONCE: Final = "[0-9a-f]{32}"
 MAC: Final = "[0-9a-f]{64}"
 """The pattern of a proof."""
 STRETCH_ROUNDS: Final = 100_000
-"""Of PBKDF2: about 40 ms."""
+"""The iterations of PBKDF2: about 40 ms."""
 
 
 class Purpose(StrEnum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     LINK = "link"
     """Between two agents."""
     OPERATOR = "operator"
-    """From an operator's command to an agent."""
+    """From a user's command to an agent."""
     STORE = "store"
-    """From a node to the proxy in front of an etcd."""
+    """From a node to the auth proxy of an etcd."""
     PARAMETERS = "parameters"
     """From a worker to a parameter server."""
 
 
 class Proofs(NamedTuple):
-    """What each side of a connection has to send."""
+    """The proof that each side of a connection sends."""
 
     server: str
     client: str
 
 
 def new_nonce() -> str:
-    """Random bits that nobody has used before."""
+    """Return a new nonce."""
     return secrets.token_hex(16)
 
 
 def proofs(secret: bytes, purpose: Purpose, server_nonce: str, client_nonce: str, *names: str) -> Proofs:
-    """Both proofs of a connection. `names` is what both ends know: the job, who connects, to whom."""
+    """Return both proofs of a connection. `names` are known to both ends: the job, the client, the server."""
     key = hmac.digest((server_nonce + client_nonce).encode(), secret, "sha256")
     return Proofs(*(_expanded(key, purpose, side, *names).hex() for side in Proofs._fields))
 
 
 def is_proof(given: str, expected: str) -> bool:
-    """Compare in a time that says nothing about where they differ."""
+    """Compare two proofs in constant time."""
     return hmac.compare_digest(given.encode(), expected.encode())
 
 
 def derived_secret(secret: str, *purpose: str) -> str:
-    """A secret for one purpose, made from a random one, which it does not reveal."""
+    """Derive a secret for one purpose from a random secret, which the result does not reveal."""
     return _expanded(hmac.digest(b"", secret.encode(), "sha256"), *purpose).hex()
 
 
 def stretched(secret: str, salt: str) -> bytes:
-    """What proofs are made with where a person chose the secret: slow to make, so that guesses are slow, too."""
+    """Stretch a secret that a user has chosen: the computation is slow, so that guesses are slow too."""
     return hashlib.pbkdf2_hmac("sha256", secret.encode(), salt.encode(), STRETCH_ROUNDS)
 
 

@@ -1,7 +1,7 @@
 """The worker's end of the channel to its agent.
 
-A worker connects at its first use of the library, to the socket that ELASTIC_CHANNEL names. Its end never blocks and
-never fails: training does not depend on it. Standard library and msgspec only.
+A worker connects at its first use of the library, to the socket in ELASTIC_CHANNEL. The client never blocks and never
+raises, because training must not depend on it. Standard library and msgspec only.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from elastic.errors import ConfigError
 
 
 class ChannelClient:
-    """The worker's end. Only the process that connected uses it: what it forks is silent.
+    """The worker's end of the channel. Only the process that connected can use it; in its forks it does nothing.
 
-    Its threads may all `send`; the rest is for one of them.
+    All threads may call `send`; only one thread may use the other methods.
     """
 
     def __init__(self, path: str, hello: WorkerHello) -> None:
-        """Connect and say who this is. Raises `OSError` if nobody listens there."""
+        """Connect to the agent and send `hello`. Raises `OSError` if no process listens at `path`."""
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.getpid()
         self._stop: PlannedStopRequest | None = None
@@ -57,8 +57,8 @@ class ChannelClient:
         self.send(hello)
 
     def send(self, message: WorkerMessage) -> bool:
-        """Say something; False if the agent does not take it now, or is gone."""
-        end = self._socket  # Another thread may hang up in this moment.
+        """Send a message without waiting; return False if the agent does not accept it now, or is gone."""
+        end = self._socket  # Another thread may close the connection at this moment.
         if end is None or os.getpid() != self._pid:
             return False
         try:
@@ -71,13 +71,13 @@ class ChannelClient:
         return True
 
     def stop_asked(self) -> PlannedStopRequest | None:
-        """The word of a planned stop, None while there is none. Below a microsecond: it is asked in every step."""
+        """Return the agent's request for a planned stop, None without one. Takes less than 1 µs: called every step."""
         if self._stop is None and self._poll(0):
             self._on_message()
         return self._stop
 
     def segment(self, name: str, size: int, timeout_s: float = 10.0) -> tuple[int, int] | str:
-        """Ask for memory: its descriptor (the caller's to close) and size, or why there is none."""
+        """Request a segment: return its descriptor, which the caller must close, and its size, or why there is none."""
         if not self.send(SegmentRequest(name, size)):
             return "the agent does not answer"
         self._owed += 1
@@ -94,14 +94,14 @@ class ChannelClient:
         return (fd, answer.size) if fd >= 0 else "this worker has too many open files (ulimit -n)"
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         end, self._socket = self._socket, None
-        self._poll = select.poll().poll  # Of nothing: the number of the socket may soon be another file's.
+        self._poll = select.poll().poll  # Polls nothing: another file may soon have the descriptor of the socket.
         if end is not None:
             end.close()
 
     def _on_message(self) -> None:
-        """Take what has come, without waiting."""
+        """Take all messages that have arrived, without waiting."""
         while (end := self._socket) is not None and os.getpid() == self._pid:
             try:
                 data, fds = _receive(end)
@@ -120,12 +120,12 @@ class ChannelClient:
             self._owed -= 1
             if self._waits and not self._owed:
                 self._answer = (message, fds[0] if fds else -1)
-            else:  # It comes so late that nobody waits for it any more.
+            else:  # The answer is too late: the caller has given up.
                 _close(fds)
 
 
 def _understood(data: bytes) -> AgentMessage | None:
-    """What an agent says; None if it has hung up, or is of a version that this one does not understand."""
+    """Decode a message; None if the agent has closed the connection or has an incompatible version."""
     try:
         return told.decode(data) if data else None
     except ValueError:  # msgspec's own errors are ValueErrors.
@@ -138,7 +138,7 @@ def _close(fds: list[int]) -> None:
 
 
 def _receive(end: socket.socket) -> tuple[bytes, list[int]]:
-    """Read a packet and its descriptors. `socket.recv_fds` ignores its flags: children would inherit them."""
+    """Read a packet and its descriptors. `socket.recv_fds` ignores its flags, so children would inherit them."""
     space = socket.CMSG_SPACE(array.array("i").itemsize)
     data, ancillary, _, _ = end.recvmsg(PACKET_MAX, space, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
     fds = array.array("i")
@@ -149,11 +149,11 @@ def _receive(end: socket.socket) -> tuple[bytes, list[int]]:
 
 
 _ends: dict[int, ChannelClient | None] = {}
-"""The end of this process, by its pid: a fork has none."""
+"""The client of this process, by its pid, so that a fork has none."""
 
 
 def hello(environ: Mapping[str, str], *, stacks_signal: int) -> WorkerHello:
-    """Identify this process. Raises `ConfigError` if its environment no longer does."""
+    """Return the identity of this process. Raises `ConfigError` if its environment no longer contains it."""
     own = environment.identity(environ)
     return WorkerHello(
         rank=SERVERS_FROM + own.number if own.server else own.number,
@@ -165,14 +165,14 @@ def hello(environ: Mapping[str, str], *, stacks_signal: int) -> WorkerHello:
 
 
 def connected_client() -> ChannelClient | None:
-    """The end that this process already has, None if it has not used the library."""
+    """The client that this process already has, None if it has not used the library."""
     return _ends.get(os.getpid())
 
 
 def channel_client(environ: Mapping[str, str], *, stacks_signal: int = 0) -> ChannelClient | None:
-    """This process's end, connected at the first call; None outside elastic-launch or in a process that was forked.
+    """The client of this process, connected at the first call; None outside elastic-launch and in forked processes.
 
-    The first caller's `stacks_signal` counts.
+    The `stacks_signal` of the first call counts.
     """
     pid = os.getpid()
     if pid not in _ends:
@@ -181,5 +181,5 @@ def channel_client(environ: Mapping[str, str], *, stacks_signal: int = 0) -> Cha
             try:
                 _ends[pid] = ChannelClient(environ[VARIABLE], hello(environ, stacks_signal=stacks_signal))
             except (OSError, ConfigError):
-                return None  # An agent of another life, whose variables the script kept; or it has changed them.
+                return None  # The variables are those of an earlier agent, or the script has changed them.
     return _ends[pid]

@@ -1,7 +1,7 @@
-"""What a worker and its agent say to each other: the messages, and how they are written and read.
+"""The messages between a worker and its agent, and their encoding.
 
-The agent listens on a Unix socket (SOCK_SEQPACKET: one packet is one message) in its private folder and names it in
-ELASTIC_CHANNEL. Messages are JSON with a schema. Standard library and msgspec only.
+The agent listens on a Unix socket (SOCK_SEQPACKET: one packet is one message) in its private directory, and passes the
+path in ELASTIC_CHANNEL. Messages are JSON with a schema. Standard library and msgspec only.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ import msgspec
 from elastic._decode import UNREADABLE
 
 PACKET_MAX = 64 << 10
-"""Bytes of one message."""
+"""The most bytes of one message."""
 METRICS_MAX = 64
 VARIABLE = "ELASTIC_CHANNEL"
 SERVERS_FROM = 1 << 20
-"""Servers have no rank. Among those who speak they count from here."""
+"""Servers have no rank; as senders they count from here."""
 
 TEXT_MAX = 4096
-"""Characters of a text. An agent hangs up on who says more."""
+"""The most characters of a text. An agent closes the connection of a worker that sends more."""
 
 NAME_MAX = 200
-"""Characters in the name of a module, or of a variable that the script has changed."""
+"""The most characters of the name of a module, or of a variable that the script has changed."""
 MODULES_MAX, MODULES_BYTES_MAX = 300, 40_000
 OWN_FILES_MAX = 1000
 IMPORTS_BYTES_MAX = 60_000
-"""Of `ScriptImports`: its modules, its files, and all of it together."""
+"""Limits of `ScriptImports`: its modules, its files, and the whole message."""
 
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-"""Seconds of `clock`; 0.0: the moment in which it is heard."""
+"""Seconds of `clock`; 0.0: the time of arrival."""
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
-    """Who speaks: the first message of each connection.
+    """The identity of the sender: the first message of each connection.
 
-    `stacks_signal` makes the worker write the stacks of all its threads to its stderr; 0: it cannot.
+    `stacks_signal` is the signal that makes the worker write the stack traces of all its threads to its stderr; 0: none
+    does.
     """
 
     rank: Number
@@ -53,7 +54,7 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Preparing(msgspec.Struct, frozen=True, tag="preparing"):
-    """The script is alive and not ready yet: it downloads, it unpacks. Ended by `PreparationOver`."""
+    """The script is alive but not ready yet; it downloads data, for example. Ended by `PreparationOver`."""
 
     what: Text
 
@@ -63,10 +64,10 @@ class PreparationOver(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class JoiningGroup(msgspec.Struct, frozen=True, tag="joining"):
-    """This worker waits for others before the process group stands; `missing` names them, in words.
+    """This worker waits for others before its process group forms; `missing` names them, in words.
 
-    `prepares`: one of them says that it prepares something. `met`: all are there, and their group is about to stand.
-    `at`: when the script asked for its process group.
+    `prepares`: one of them has reported that it prepares something. `met`: all have joined, and the group is about to
+    form. `at`: when the script asked for its process group.
     """
 
     missing: Text
@@ -76,17 +77,17 @@ class JoiningGroup(msgspec.Struct, frozen=True, tag="joining"):
 
 
 class GroupFormed(msgspec.Struct, frozen=True, tag="formed"):
-    """The process group stands, since `at`."""
+    """The process group formed at `at`."""
 
     at: Moment = 0.0
 
 
 class AcceptsPlannedStop(msgspec.Struct, frozen=True, tag="listening"):
-    """From now on the script commits its steps: a planned stop can be asked for with `PlannedStopRequest`."""
+    """The script commits its steps from now on, so the agent may send `PlannedStopRequest`."""
 
 
 class RestoreDone(msgspec.Struct, frozen=True, tag="restored"):
-    """This worker has its state since `at`: that of `step`, -1 if training begins."""
+    """This worker restored its state at `at`: that of `step`, -1 if training begins."""
 
     step: Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
     at: Moment = 0.0
@@ -99,15 +100,15 @@ class FirstCommit(msgspec.Struct, frozen=True, tag="committed"):
 
 
 class Serving(msgspec.Struct, frozen=True, tag="standing"):
-    """A process of a parameter-server job does its work since `at`: a server listens, a worker has made a step."""
+    """A process of a parameter-server job began its work at `at`: a server listens, or a worker has made a step."""
 
     at: Moment = 0.0
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """A step was made, at `at`. `metrics` has the loss under "loss"; None: it was not finite, which JSON cannot say.
+    """A step was made at `at`. `metrics` has the loss under "loss"; None: a value that is not finite.
 
-    `total` is how many steps there will be in all, as far as is known; 0: nobody said so.
+    `total` is the number of steps of the whole training; 0: unknown.
     """
 
     step: Number
@@ -120,22 +121,23 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="saved"):
-    """A checkpoint of `step` is complete in `folder`, as this worker's host names it."""
+    """A checkpoint of `step` is complete in `folder`, a path on this worker's host."""
 
     step: Number
     folder: Text
 
 
 class SavedAndLeaving(msgspec.Struct, frozen=True, tag="left"):
-    """After `PlannedStopRequest`: all is saved at `step`, and this worker ends now, whatever its exit code will be."""
+    """After `PlannedStopRequest`: everything is saved at `step`, and this worker exits now, with any exit code."""
 
     step: Number
 
 
 class Unrecoverable(msgspec.Struct, frozen=True, tag="hopeless"):
-    """This worker ends with exit code `code`, and would at each further start, for the reason in `text`.
+    """This worker ends with exit code `code`, as each further start would, for the reason in `text`.
 
-    A script may catch what says so and go on: then `GroupFormed`, `AcceptsPlannedStop` and `FirstCommit` take it back.
+    A script may catch the exception and continue; `GroupFormed`, `AcceptsPlannedStop` and `FirstCommit` then revoke
+    this message.
     """
 
     text: Text
@@ -143,14 +145,14 @@ class Unrecoverable(msgspec.Struct, frozen=True, tag="hopeless"):
 
 
 class AgentLogLine(msgspec.Struct, frozen=True, tag="note"):
-    """One line for people, to be said by the agent. `warn`: also with --quiet."""
+    """One line for the agent to log. `warn`: also with --quiet."""
 
     text: Text
     warn: bool = False
 
 
 class SegmentRequest(msgspec.Struct, frozen=True, tag="wanted"):
-    """A piece of memory that outlives this worker, under `name`. Size 0: only if it is there already.
+    """Request for a shared memory segment `name` that outlives this worker. Size 0: only an existing one.
 
     Answered by `Segment`, with a descriptor, or `SegmentDenied`. A segment of another size is replaced.
     """
@@ -160,30 +162,30 @@ class SegmentRequest(msgspec.Struct, frozen=True, tag="wanted"):
 
 
 class PlannedStopRequest(msgspec.Struct, frozen=True, tag="stop"):
-    """A planned stop: finish a common step, save, leave with exit code 143."""
+    """Request for a planned stop: finish a common step, save, and exit with code 143."""
 
     reason: Text
 
 
 class Segment(msgspec.Struct, frozen=True, tag="segment"):
-    """The memory that was wanted; its descriptor travels with this message."""
+    """The requested segment, with `size` in bytes; its descriptor is sent with this message."""
 
     size: Number
 
 
 class SegmentDenied(msgspec.Struct, frozen=True, tag="refused"):
-    """There is no such memory, and why."""
+    """The segment is not available, for the reason `why`."""
 
     why: Text
 
 
 ModuleName = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 ChangedNames = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=NAME_MAX)], ...], msgspec.Meta(max_length=100)]
-"""Environment variables, and other state under a name that no variable has ("sys.argv")."""
+"""Names of environment variables, and of other state under names that no variable can have ("sys.argv")."""
 
 
 class ScriptImport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A module that the script has imported from `file`, after it had changed `changed`; file "": wherever it is."""
+    """A module that the script has imported from `file` ("": any location), after it had changed `changed`."""
 
     name: ModuleName
     file: Text = ""
@@ -191,16 +193,16 @@ class ScriptImport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """A file of the user that the script runs: the module of this name, or `__main__`."""
+    """A file of the user that the script runs, as the module `name` or as `__main__`."""
 
     name: ModuleName
     file: Text
 
 
 class ScriptImports(msgspec.Struct, frozen=True, tag="imports", omit_defaults=True):
-    """What the script has imported before its process group formed, in that order: modules that it did not find loaded.
+    """The modules that the script imported before its process group formed, in order, without preloaded ones.
 
-    `changed` is what the script had changed by then. `script_imports` makes one that fits into a packet.
+    `changed` is what the script had changed by then. `script_imports` makes a message that fits into a packet.
     """
 
     modules: Annotated[tuple[ScriptImport, ...], msgspec.Meta(max_length=MODULES_MAX)]
@@ -209,7 +211,7 @@ class ScriptImports(msgspec.Struct, frozen=True, tag="imports", omit_defaults=Tr
 
 
 class StartedAgain(msgspec.Struct, frozen=True, tag="again"):
-    """The script has set this variable, which a module loaded before it had read: its process is run again, cold."""
+    """The script has set a variable that a preloaded module had already read: it runs again in a fresh process."""
 
     variable: Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 
@@ -219,9 +221,9 @@ WorkerMessage = (
     FirstCommit | Serving | Progress | CheckpointSaved | SavedAndLeaving | Unrecoverable | AgentLogLine |
     SegmentRequest | ScriptImports | StartedAgain
 )  # fmt: skip
-"""What a worker says."""
+"""A message from a worker."""
 AgentMessage = PlannedStopRequest | Segment | SegmentDenied
-"""What an agent says."""
+"""A message from an agent."""
 
 said = msgspec.json.Decoder(WorkerMessage)
 told = msgspec.json.Decoder(AgentMessage)
@@ -232,10 +234,11 @@ _Item = TypeVar("_Item", ScriptImport, OwnFile)
 def script_imports(
     modules: Iterable[ScriptImport], changed: Iterable[str], own: Iterable[OwnFile]
 ) -> ScriptImports | None:
-    """As much of it as one packet takes; None if it does not take `changed`, without which no module may be loaded.
+    """Make the largest message that fits into a packet; None if `changed` alone does not fit.
 
-    The last files are left out first, then the last modules: each module is loaded after those before it. What cannot
-    be said, because of odd bytes or a name that is too long, ends its list, too.
+    Without `changed`, no module may be preloaded. The last files are dropped first, then the last modules, because
+    each module is loaded after those before it. An item that cannot be encoded, because of invalid bytes or a name that
+    is too long, ends its list too.
     """
     imports = ScriptImports((), tuple(changed))
     try:
@@ -249,7 +252,7 @@ def script_imports(
 
 
 def _fitting(items: Iterable[_Item], kind: type[_Item], limit_bytes: int, items_max: int) -> tuple[_Item, ...]:
-    """The first items that can be said and take `limit_bytes` at most."""
+    """Return the first items that can be encoded and take at most `limit_bytes`."""
     decoder, fitting = msgspec.json.Decoder(kind), list[_Item]()
     for item in itertools.islice(items, items_max):
         try:
@@ -265,19 +268,19 @@ def _fitting(items: Iterable[_Item], kind: type[_Item], limit_bytes: int, items_
 
 
 def speaker_name(rank: int) -> str:
-    """A process that speaks, in words."""
+    """Name the sender for people: "rank 3", "server 1"."""
     return f"server {rank - SERVERS_FROM}" if rank >= SERVERS_FROM else f"rank {rank}"
 
 
 clock: Final[Callable[[], float]] = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-"""Seconds of the clock that all processes of a machine share. It is asked in every step."""
+"""Seconds of the clock that all processes of a host share. Workers read it in every step."""
 
 
 def truncate_text(text: str, length: int = TEXT_MAX) -> str:
-    """A text as it may be said: not too long, and without what UTF-8 cannot say (odd bytes in the name of a file)."""
+    """Shorten a text to `length` characters, and replace what UTF-8 cannot encode (odd bytes in a file name)."""
     return (text if len(text) <= length else f"{text[: length - 1]}…").encode(errors="replace").decode()
 
 
 def encode(message: WorkerMessage | AgentMessage) -> bytes:
-    """One packet."""
+    """Encode a message as one packet."""
     return _encoder.encode(message)

@@ -1,4 +1,4 @@
-"""The agent's end of the local channel: it hears the workers of a node and tells them what they are to know.
+"""The agent's end of the local channel: it receives messages from the workers of a node, and sends messages to them.
 
     server = ChannelServer(path, hear, segments=Segments(), detail=print)
     loop.add_reader(server.fileno(), server.serve)      # or any selector; `serve` never blocks
@@ -6,9 +6,9 @@
     server.send(connection, Stop("b joins"))
     server.close()
 
-Whoever connects first says who it is (`WorkerHello`), and the kernel says the same of its process. Nobody who connects
-can hurt the agent: a packet that is damaged or too large, a flood, a stranger or a reader that does not read ends that
-connection alone, and one line of `detail` says so. Standard library and msgspec only.
+A worker first sends its identity (`WorkerHello`), and the kernel reports its process, which must match. No client can
+harm the agent: a damaged or too large packet, a flood, an unauthenticated client or a client that does not read only
+ends that connection, which one line of `detail` reports. Standard library and msgspec only.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from elastic.channel.shared_memory import SegmentRefused, Segments
 from elastic.errors import ConfigError
 
 PATH_MAX = 107
-"""Bytes of a Unix socket's path, as the kernel has it (`sun_path`, with its ending zero byte 108)."""
+"""The most bytes of a Unix socket's path (the kernel's `sun_path` has 108, including the final zero byte)."""
 CONNECTIONS_MAX = 1024
 BACKLOG = 128
 PACKETS_AT_ONCE = 64
-"""So many packets of one connection are read before the others have their turn."""
+"""Packets of one connection that are read before the server turns to the others."""
 PACKETS_PER_S = 5000.0
 BURST = 10000.0
-"""Who says more than this is not listened to any more. A worker that reports 1,000 steps a second is far below."""
+"""Limits of the rate of packets: beyond them the connection is closed. 1,000 steps per second are far below."""
 LINES_MAX = 200
-"""Lines about bad connections in the life of a server; a stranger that comes back for ever does not fill the log."""
+"""Lines about bad connections in the life of a server; a client that reconnects forever does not fill the log."""
 
 
 @dataclass(eq=False)
 class WorkerConnection:
-    """One process that speaks. `hello` is None until it has said who it is."""
+    """The connection of one process. `hello` is None until the process has sent it."""
 
     end: socket.socket
     pid: int
@@ -66,16 +66,16 @@ class WorkerConnection:
 
     @property
     def open(self) -> bool:
-        """Whether it can be spoken to."""
+        """Whether the connection is open."""
         return self.end.fileno() >= 0
 
     @property
     def name(self) -> str:
-        """Who it is, for people."""
+        """The name of the process, for people."""
         return f"{speaker_name(self.hello.rank)} (pid {self.pid})" if self.hello is not None else f"pid {self.pid}"
 
     def show_stacks(self) -> bool:
-        """Have the process write the stacks of its threads to its stderr; False if it cannot."""
+        """Make the process write the stack traces of its threads to its stderr; return False if it cannot."""
         number = self.hello.stacks_signal if self.hello is not None else 0
         if self.pidfd < 0 or number not in signal.valid_signals():
             return False
@@ -87,7 +87,7 @@ class WorkerConnection:
 
 
 class ChannelServer:
-    """Listens at one path. Callbacks come from within `serve`; they may call anything of the server."""
+    """Listens at one path. `serve` calls the callbacks, which may call any method of the server."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class ChannelServer:
         left: Callable[[WorkerConnection], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Listen at `path`, in a folder that only this user can enter.
+        """Listen at `path`, in a directory that only this user can enter.
 
-        `hear` gets every message with its connection, the `WorkerHello` first, except `SegmentRequest`, which
-        `segments` answers; `left` hears of a connection that has said `WorkerHello` and is closed. Raises `ConfigError`
-        if it cannot listen.
+        `hear` receives every message with its connection, `WorkerHello` first, except `SegmentRequest`, which
+        `segments` answers. `left` is called when a connection that has sent `WorkerHello` is closed. Raises
+        `ConfigError` if the server cannot listen.
         """
         self._on_message = hear
         self._left = left or (lambda connection: None)
@@ -112,24 +112,24 @@ class ChannelServer:
         self._clock = clock
         self._lines = 0
         self.path = os.fspath(path)
-        """What workers get as ELASTIC_CHANNEL."""
+        """The value of ELASTIC_CHANNEL for workers."""
         self._connections: dict[int, WorkerConnection] = {}
         self._listener = _listen(self.path)
-        self._poll = select.epoll()  # It is itself readable when anything in it is.
+        self._poll = select.epoll()  # An epoll descriptor is readable when anything in it is.
         self._poll.register(self._listener, select.EPOLLIN)
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def connections(self) -> tuple[WorkerConnection, ...]:
-        """Those that have said who they are."""
+        """The connections that have sent `WorkerHello`."""
         return tuple(one for one in self._connections.values() if one.hello is not None)
 
     def fileno(self) -> int:
-        """The descriptor to wait on; -1 once closed."""
+        """The descriptor to wait on; -1 if the server is closed."""
         return self._poll.fileno() if not self._poll.closed else -1
 
     def serve(self) -> None:
-        """Take everything that has come, without waiting. Call it when `fileno` is readable, or at any time."""
+        """Process everything that has arrived, without waiting. Call it when `fileno` is readable, or at any time."""
         if self._poll.closed:
             return
         for fd, _ in self._poll.poll(0):
@@ -141,29 +141,29 @@ class ChannelServer:
                 self._read(connection, PACKETS_AT_ONCE)
 
     def catch_up(self) -> None:
-        """Take the last words of processes that have ended: all that was said before this call."""
+        """Process all messages that were sent before this call, including those of processes that have ended."""
         self.serve()
         for connection in tuple(self._connections.values()):
             self._read(connection, int(BURST))
 
     def send(self, connection: WorkerConnection, message: AgentMessage, *fds: int) -> bool:
-        """Say something, with descriptors if need be; False if it did not arrive there, and then it is closed."""
+        """Send a message, with descriptors; if that fails, close the connection and return False."""
         if not connection.open:
             return False
         try:
             socket.send_fds(connection.end, [encode(message)], fds, socket.MSG_NOSIGNAL)
         except BlockingIOError:
-            self.close_connection(connection, "does not read what it is told")
+            self.close_connection(connection, "does not read its messages")
             return False
         except OSError as error:
             self.close_connection(
-                connection, "" if isinstance(error, ConnectionError) else f"cannot be told ({error.strerror})"
+                connection, "" if isinstance(error, ConnectionError) else f"cannot be reached ({error.strerror})"
             )
             return False
         return True
 
     def close_connection(self, connection: WorkerConnection, why: str = "") -> None:
-        """Close a connection; `why` goes into a line, after the name of the process."""
+        """Close a connection; `why` is logged after the name of the process."""
         fd = connection.end.fileno()
         if fd < 0:
             return
@@ -179,17 +179,17 @@ class ChannelServer:
             self._left(connection)
 
     def close(self) -> None:
-        """Hang up on everybody and remove the socket. May be called again."""
+        """Close all connections and remove the socket. May be called again."""
         if self._poll.closed:
             return
         for connection in tuple(self._connections.values()):
             self.close_connection(connection)
         self._poll.close()
         self._listener.close()
-        self._let_go_of_spare()
+        self._release_spare()
         Path(self.path).unlink(missing_ok=True)
 
-    # --- who connects ---------------------------------------------------------------------------------------------
+    # --- connections ----------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         for _ in range(PACKETS_AT_ONCE):
@@ -200,19 +200,19 @@ class ChannelServer:
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._turn_away()
-                return  # Otherwise it went away again, or memory is short: the next one may do.
+                return  # Otherwise the client has closed it, or memory is short: the next one may succeed.
             self._admit(end)
 
     def _turn_away(self) -> None:
-        """Close a waiting connection with the descriptor that is kept for this, when no other is left."""
-        self._let_go_of_spare()
-        with suppress(OSError):  # Another thread took it at once; then the connection waits.
+        """Close a waiting connection, with the descriptor that is reserved for this, when no other is left."""
+        self._release_spare()
+        with suppress(OSError):  # Another thread has taken the descriptor; the connection waits.
             self._listener.accept()[0].close()
-        with suppress(OSError):  # The same: then the next connection waits, too.
+        with suppress(OSError):  # Likewise; the next connection waits too.
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._say("a worker's channel cannot be opened: too many open files (ulimit -n)")
 
-    def _let_go_of_spare(self) -> None:
+    def _release_spare(self) -> None:
         if self._spare >= 0:
             os.close(self._spare)
             self._spare = -1
@@ -233,14 +233,14 @@ class ChannelServer:
         if uid not in (os.getuid(), 0):
             self.close_connection(connection, f"belongs to another user ({uid})")
 
-    # --- what is said ---------------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------------
 
     def _read(self, connection: WorkerConnection, packets: int) -> None:
         for _ in range(packets):
             if not connection.open:
                 return
             try:
-                data = connection.end.recv(PACKET_MAX + 1)  # Descriptors that come along are dropped by the kernel.
+                data = connection.end.recv(PACKET_MAX + 1)  # The kernel drops descriptors of the client.
             except BlockingIOError:
                 return
             except OSError:
@@ -284,7 +284,7 @@ class ChannelServer:
         for other in self.connections:
             assert other.hello is not None
             if (other.hello.generation, other.hello.local_rank) == (message.generation, message.local_rank):
-                self._read(other, int(BURST))  # The program before this one in a shell script may have just ended.
+                self._read(other, int(BURST))  # The previous program of a shell script may have just ended.
                 if other.open:
                     self.close_connection(
                         connection, f"says that it is {speaker_name(message.rank)}, and so does pid {other.pid}"
@@ -293,7 +293,7 @@ class ChannelServer:
         try:
             connection.pidfd = os.pidfd_open(connection.pid)
         except OSError:
-            connection.pidfd = -1  # It has ended, or no descriptor is left: it cannot be asked for its stacks.
+            connection.pidfd = -1  # It has ended, or no descriptor is left: its stack traces are not available.
         connection.hello = message
         self._on_message(connection, message)
 

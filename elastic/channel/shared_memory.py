@@ -1,7 +1,7 @@
 """Memory that outlives the workers of a node: named segments that the agent keeps, and their limit.
 
-A segment is a memfd: it has no name in any folder, and the kernel frees it when the agent and every worker that has
-it are gone, however they ended. It can neither grow nor shrink, so that a worker cannot take more than it asked for.
+A segment is a memfd: it has no name in the file system, and the kernel frees it when the agent and every worker that
+has it are gone, however they ended. It can neither grow nor shrink, so a worker cannot use more than it requested.
 Linux only.
 """
 
@@ -18,7 +18,7 @@ import psutil
 from elastic._text import size_text
 
 SHARE = 0.5
-"""Of the memory that is available at the first request, all segments of a node together may take so much."""
+"""The fraction of the memory available at the first request that all segments of a node may use together."""
 NAMES_MAX = 1024
 
 _CGROUPS = Path("/proc/self/cgroup")
@@ -26,21 +26,21 @@ _MOUNT = Path("/sys/fs/cgroup")
 
 
 class SegmentRefused(Exception):
-    """There is no such memory; the text says why, in words for people."""
+    """The segment is not available; the text says why, for people."""
 
 
 class Segments:
-    """The segments of one node, by name. Not for several threads."""
+    """The segments of one node, by name. Not thread-safe."""
 
     def __init__(self, limit_bytes: int | None = None, *, available: Callable[[], int] | None = None) -> None:
-        """`limit_bytes`: of all segments together; None: `SHARE` of what `available` says at the first request."""
+        """`limit_bytes` limits all segments together; None: `SHARE` of `available()` at the first request."""
         self._limit = limit_bytes
         self._available = available or available_bytes
         self._kept: dict[str, tuple[int, int]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is there."""
+        """The names of all segments."""
         return tuple(self._kept)
 
     @property
@@ -49,22 +49,22 @@ class Segments:
         return sum(size for _, size in self._kept.values())
 
     def want(self, name: str, size: int) -> tuple[int, int]:
-        """The descriptor (it stays ours) and the size in bytes of the segment `name`, made if it is not there.
+        """Return the descriptor, which this object keeps, and the size in bytes of the segment `name`.
 
-        With `size` 0 only one that is there already. One of another size is replaced by an empty one. Raises
+        A missing segment is created, unless `size` is 0; a segment of another size is replaced by an empty one. Raises
         `SegmentRefused`.
         """
         segment = self._kept.get(name)
         if segment is not None and size in (0, segment[1]):
             return segment
         if size == 0:
-            raise SegmentRefused("it is not there")
+            raise SegmentRefused("it does not exist")
         needed = self.total_bytes - (segment[1] if segment is not None else 0) + size
         limit = self._limit_bytes()
         if needed > limit:
             raise SegmentRefused(
-                f"the memory tier needs {size_text(needed)} on this node, {size_text(limit)} is "
-                "allowed (--memory_limit)"
+                f"in-memory checkpoints need {size_text(needed)} on this node, {size_text(limit)} is "
+                "allowed (--memory-limit)"
             )
         if segment is None and len(self._kept) >= NAMES_MAX:
             raise SegmentRefused(f"this node keeps {NAMES_MAX} pieces of memory already")
@@ -72,11 +72,11 @@ class Segments:
         try:
             self._kept[name] = _make(size), size
         except (OSError, OverflowError) as error:
-            raise SegmentRefused(f"this machine gives no memory of {size_text(size)} ({error})") from error
+            raise SegmentRefused(f"cannot allocate {size_text(size)} of memory on this host ({error})") from error
         return self._kept[name]
 
     def drop_all(self) -> None:
-        """Forget every segment. The kernel frees each once no worker has it any more."""
+        """Drop every segment. The kernel frees each of them once no worker uses it."""
         for name in self.names:
             self._drop(name)
 
@@ -102,12 +102,12 @@ def _make(size: int) -> int:
 
 
 def available_bytes() -> int:
-    """Memory that can be taken without swapping, of the machine and of the container that this process is in."""
+    """Return the bytes that this host and the container of this process can provide without swapping."""
     return within_cgroups(psutil.virtual_memory().available)
 
 
 def within_cgroups(machine_bytes: int, cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
-    """How much of the memory that the machine has available the container of this process may still take."""
+    """Return how many of the bytes available on the host the container of this process may still use."""
     available = machine_bytes
     with suppress(OSError):  # No kernel with cgroups.
         for line in cgroups.read_text().splitlines():
@@ -121,9 +121,9 @@ def within_cgroups(machine_bytes: int, cgroups: Path = _CGROUPS, mount: Path = _
 
 
 def _left(top: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
-    """What each cgroup from this one outwards has left of its limit; the kernel gives up its file cache if need be."""
+    """Yield what each cgroup, from this one outwards, has left of its limit; reclaimable file cache counts as free."""
     inside = PurePosixPath(path.lstrip("/"))
-    for folder in (inside, *inside.parents):  # In a container its own cgroup is the top, whatever the path says.
+    for folder in (inside, *inside.parents):  # In a container, its own cgroup is the root, whatever the path says.
         with suppress(OSError, ValueError):  # The limit is "max", or there is none.
             most, used = (int((top / folder / name).read_text()) for name in (limit, usage))
             statistics = dict(line.split() for line in (top / folder / "memory.stat").read_text().splitlines())

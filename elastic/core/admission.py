@@ -1,7 +1,7 @@
-"""How a node comes into a job: what it registers, what it must accept, when it is refused (pure).
+"""How a node joins a job: what it registers, what it must accept, and when it is refused (pure).
 
-The spec binds while any member lives; when none lives, the node that registers writes its own. The rules are a table,
-`ADMISSION`, and the first that decides is taken.
+The job spec binds while any member lives; when none lives, the node that registers writes its own. The rules are a
+table, `ADMISSION`; the first rule that decides is used.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from elastic.core.view import StoreView
 
 SPEC_FLAGS = {
     "np": "--np",
-    "slots": "--nproc_per_node",
-    "settle_s": "--settle",
-    "grow_every_s": "--grow_every",
-    "restarts_max": "--max_restarts",
-    "host_cooldown_s": "--host_cooldown",
-    "lease_ttl_s": "--lease_ttl",
-    "silence_timeout_s": "--silence_timeout",
-    "store_outage_limit_s": "--store_outage_limit",
-    "fatal_exit_codes": "--fatal_exit_codes",
-    "mode": "--run_mode",
+    "slots": "--nproc-per-node",
+    "join_window_s": "--join-window",
+    "scale_up_interval_s": "--scale-up-interval",
+    "restarts_max": "--max-restarts",
+    "host_cooldown_s": "--host-cooldown",
+    "lease_ttl_s": "--lease-ttl",
+    "silence_timeout_s": "--silence-timeout",
+    "etcd_outage_timeout_s": "--etcd-outage-timeout",
+    "fatal_exit_codes": "--fatal-exit-codes",
+    "mode": "--run-mode",
     "ips": "--ips",
     "layout_text": "--servers, --workers",
 }
-"""The parts of the spec, and the flag that gives each. The versions are apart: no node follows them."""
+"""The parts of the spec, and the flag for each. Versions are not among them, because no node can adopt them."""
 
 
 Change = tuple[str, object, object]
 
 
 class NodeIdentity(Struct, frozen=True):
-    """This node. `incarnation` and `secret` are written if the store has none.
+    """The identity and the settings of this node. `incarnation` and `secret` are written if the store has none.
 
-    `np_given` is False where the user named no np: this node then keeps the np of a job that has no maximum.
+    `np_given` is False if the user gave no np: this node then keeps the np of a job that has no maximum.
     """
 
     node: str
@@ -62,9 +62,9 @@ class NodeIdentity(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPlan:
-    """One of: a transaction to send, a refusal, or neither: first it must be known whether any member lives.
+    """A transaction to send, or a refusal, or neither if the node must first learn whether any member lives.
 
-    `lines` are for people; `warnings`, too, and --quiet does not hide them.
+    `lines` and `warnings` are messages for people; --quiet does not hide warnings.
     """
 
     transaction: Transaction | None = None
@@ -75,13 +75,13 @@ class AdmissionPlan:
 
 @dataclass(frozen=True)
 class Applicant:
-    """A node that is to be registered, and what it knows of the store.
+    """A node that wants to register, and what it knows of the store.
 
-    `somebody_lives` is None while that is not known. `incarnation` is new for each try, and is written if the store has
-    none; one that came back empty must get another. `again`: replace the verdict by a new run. `fresh`: this node has
-    never been registered, so that a key of its name is somebody else's, or of a try of its own whose lease is over. One
-    that has been is not sent away by what cannot be read: it waits. Its --force is over, too: an operator may have
-    changed np.
+    `somebody_lives`: whether any member lives, None while that is not known. `incarnation` is new for each attempt and
+    is written if the store has none, because a store that lost its data must get another one. `again`: replace the
+    verdict by a new run. `fresh`: this node has never been registered, so a key with its name belongs to another node,
+    or to an earlier attempt whose lease has ended. A node that was registered before waits instead of being refused
+    when documents cannot be read, and its --force no longer applies, because an operator may have changed np.
     """
 
     keys: JobKeys
@@ -95,31 +95,31 @@ class Applicant:
 
     @cached_property
     def stored(self) -> JobSpec:
-        """The spec of the job, for rules that are asked only where there is one."""
+        """The spec of the job, for rules that apply only if there is one."""
         assert self.view.spec is not None
         return self.view.spec.value
 
     @cached_property
     def own(self) -> JobSpec:
-        """The spec that this node would write: for the present run, or for the next one."""
+        """The spec that this node would write, for the current run or for the next one."""
         own: JobSpec = msgspec.structs.replace(self.me.spec, run=self.stored.run + self.again)
         return own
 
     @cached_property
     def changes(self) -> list[Change]:
-        """What the spec of this node changes: the field, the job's value and this node's."""
+        """The differences between the job's spec and this node's: field, the job's value, this node's value."""
         values = ((name, getattr(self.stored, name), getattr(self.own, name)) for name in SPEC_FLAGS)
         return [(name, theirs, ours) for name, theirs, ours in values if theirs != ours]
 
     @cached_property
     def differences(self) -> tuple[VersionDifference, ...]:
-        """In which versions this node is not like the job."""
+        """The versions in which this node differs from the job."""
         return differences(self.stored.versions, self.own.versions)
 
     def registers(
         self, spec: JobSpec | None = None, *, nobody_lives: bool = False, lines: Sequence[str] = ()
     ) -> AdmissionPlan:
-        """Register, with the spec if this node is to write one."""
+        """Plan the registration, with `spec` if this node must write one."""
         me = self.me
         transaction = register(
             self.keys, self.view, me.node, me.member, self.lease,
@@ -137,19 +137,19 @@ def join(applicant: Applicant) -> AdmissionPlan:
 
 
 def other_schema(it: Applicant) -> AdmissionPlan | None:
-    """Refuse a new node. A node that was in the job waits: somebody has overwritten the spec since it registered."""
+    """The spec has another schema: refuse a new node; a node that was in the job waits until the spec is restored."""
     if it.view.schema is None:
         return None
     text = f"job {it.keys.job_id} {schemas_text(it.view.schema, 'agent')}; "
     if it.fresh:
         fix = "install the job's version of elastic-launch here, or stop the job and delete it (elastic-ctl forget)"
         return AdmissionPlan(refusal=f"{text}{fix}")
-    waits = f"this node was in the job, and waits until somebody has restored {it.keys.spec}"
+    waits = f"this node was in the job, and waits until {it.keys.spec} is restored"
     return AdmissionPlan(lines=(f"{text}{waits}",))
 
 
 def unreadable(it: Applicant) -> AdmissionPlan | None:
-    """A document that every node needs cannot be read: refuse a new node; one that was in the job waits."""
+    """A document that every node needs cannot be read: refuse a new node; a node that was in the job waits."""
     spec, incarnation = it.keys.spec, it.keys.incarnation
     fixes = {
         spec: f"the job's spec in the store ({spec}) cannot be read; delete that key",
@@ -160,11 +160,11 @@ def unreadable(it: Applicant) -> AdmissionPlan | None:
         return None
     if it.fresh:
         return AdmissionPlan(refusal=fixes[key])
-    return AdmissionPlan(lines=(f"{key} in etcd cannot be read; waiting until somebody has put it right",))
+    return AdmissionPlan(lines=(f"{key} in etcd cannot be read; waiting until it is restored",))
 
 
 def name_taken(it: Applicant) -> AdmissionPlan | None:
-    """A key of a new node's name is there: wait for its lease to end; refuse if it cannot be read."""
+    """A key with a new node's name exists: wait until its lease ends; refuse the node if the key cannot be read."""
     key = it.keys.member(it.me.node)
     if it.fresh and key in it.view.damaged:
         return AdmissionPlan(refusal=f"this node's own key {key} cannot be read; delete it")
@@ -174,7 +174,7 @@ def name_taken(it: Applicant) -> AdmissionPlan | None:
 
 
 def begins_the_job(it: Applicant) -> AdmissionPlan | None:
-    """There is no spec: write it, unless somebody deleted it together with the incarnation, and workers may run."""
+    """There is no spec: write it, unless it was deleted together with the incarnation and workers may run."""
     if it.view.spec is not None:
         return None
     deleted = it.view.incarnation is None and it.view.generation is not None
@@ -182,11 +182,11 @@ def begins_the_job(it: Applicant) -> AdmissionPlan | None:
 
 
 def incarnation_is_to_come(it: Applicant) -> AdmissionPlan | None:
-    """The view is put together range by range: the incarnation comes, unless somebody deleted it."""
+    """The view is assembled range by range, and the incarnation is still missing: wait, unless it was deleted."""
     return AdmissionPlan() if it.view.incarnation is None else None
 
 
-# A spec is there
+# Rules for a job that has a spec
 
 
 def begins_a_run(it: Applicant) -> AdmissionPlan | None:
@@ -206,7 +206,7 @@ def agrees(it: Applicant) -> AdmissionPlan | None:
 
 
 def ask_who_lives(it: Applicant) -> AdmissionPlan | None:
-    """Ask whether a member lives, because the spec of the job binds only then."""
+    """Find out whether a member lives, because the spec of the job binds only then."""
     return AdmissionPlan() if it.somebody_lives is None else None
 
 
@@ -214,18 +214,18 @@ def takes_over(it: Applicant) -> AdmissionPlan | None:
     """No member lives: the spec of this node becomes that of the job."""
     if it.somebody_lives:
         return None
-    line = f"nobody is registered, so this node's settings are the job's: {_changes_text(it)}"
+    line = f"no node is registered, so the job takes this node's settings: {_changes_text(it)}"
     return it.registers(it.own, nobody_lives=True, lines=(line,) if it.changes else ())
 
 
 def refused(it: Applicant) -> AdmissionPlan | None:
-    """This node does not fit into the world that the job's nodes have agreed on: the rules of `INCOMPATIBILITIES`."""
+    """This node is incompatible with the settings of the job: the rules of `INCOMPATIBILITIES`."""
     refusal = next((text for rule in INCOMPATIBILITIES if (text := rule(it))), "")
     return AdmissionPlan(refusal=refusal) if refusal else None
 
 
 def forces_np(it: Applicant) -> AdmissionPlan | None:
-    """A new node changes np with --force, and follows the job in the rest."""
+    """A new node changes np with --force, and adopts the other settings of the job."""
     if not it.me.force or not it.fresh or it.stored.np == it.own.np:
         return None
     forced: JobSpec = msgspec.structs.replace(it.stored, np=it.own.np)
@@ -235,7 +235,7 @@ def forces_np(it: Applicant) -> AdmissionPlan | None:
 
 
 def follows(it: Applicant) -> AdmissionPlan:
-    """Register, and follow the job."""
+    """Register, and adopt the settings of the job."""
     return _warned(it, it.registers(lines=_ignored_settings(it.changes)))
 
 
@@ -245,11 +245,11 @@ ADMISSION: Final[Sequence[Callable[[Applicant], AdmissionPlan | None]]] = (
 )  # fmt: skip
 
 
-# What keeps a node out
+# Incompatibilities
 
 
 def another_launcher(it: Applicant) -> str:
-    """The job and this node are under different launchers: torchrun, and elastic-launch."""
+    """The job and this node run under different launchers: torchrun and elastic-launch."""
     modes = (it.stored.mode, it.own.mode)
     if it.stored.mode is it.own.mode or JobMode.TORCHRUN not in modes:
         return ""
@@ -262,7 +262,7 @@ def another_mode(it: Applicant) -> str:
     """The job has another mode."""
     if it.stored.mode is it.own.mode:
         return ""
-    text = f"job {it.keys.job_id} runs with --run_mode {it.stored.mode}, this node has {it.own.mode}"
+    text = f"job {it.keys.job_id} runs with --run-mode {it.stored.mode}, this node has {it.own.mode}"
     return f"{text}; use the same everywhere"
 
 
@@ -271,15 +271,16 @@ def other_slots(it: Applicant) -> str:
     theirs, ours = it.stored.slots, it.own.slots
     if theirs == ours:
         return ""
-    fix = f"use --nproc_per_node {theirs}, or as many cards with --gpus"
-    return f"node {it.me.node} offers {counted(ours, 'card')}, job {it.keys.job_id} uses {theirs} on every node; {fix}"
+    fix = f"use --nproc-per-node {theirs}, or as many GPUs with --gpus"
+    name, job = it.me.node, it.keys.job_id
+    return f"node {name} runs {counted(ours, 'worker')}, job {job} runs {theirs} on every node; {fix}"
 
 
 def other_hosts(it: Applicant) -> str:
     """The job has another list of hosts, or a list without this one."""
     theirs, ours, job = it.stored.ips, it.own.ips, it.keys.job_id
     if ours and not theirs:
-        fix = "leave it out here, or give another --job_id"
+        fix = "leave it out here, or give another --job-id"
         return f"this node has --ips {_words(ours)}, and job {job} was begun without --ips; {fix}"
     if ours and theirs != ours:
         fix = "use the same list in the same order on every node"
@@ -290,51 +291,51 @@ def other_hosts(it: Applicant) -> str:
 
 
 def another_layout(it: Applicant) -> str:
-    """The processes of the job are laid out in another way."""
+    """The processes of the job have another layout."""
     theirs, ours = it.stored.layout_text, it.own.layout_text
     if theirs == ours:
         return ""
     text = f"the servers and workers of this node are {ours}, of job {it.keys.job_id} {theirs}"
-    return f"{text}; the same flags on every node"
+    return f"{text}; use the same flags on every node"
 
 
 def other_versions(it: Applicant) -> str:
-    """Versions differ that must not, and the user has not allowed it."""
+    """Versions differ in an incompatible way, and the user has not allowed that."""
     apart = [one for one in it.differences if one.refused]
     if not apart or it.me.allow_mismatch:
         return ""
     values = ", ".join(one.words(f"in job {it.keys.job_id}", "on this node") for one in apart)
-    return f"{values}; {apart[0].hint}, or join all the same with --allow_mismatch"
+    return f"{values}; {apart[0].hint}, or join anyway with --allow-mismatch"
 
 
 INCOMPATIBILITIES: Final[Sequence[Callable[[Applicant], str]]] = (
     another_launcher, another_mode, other_slots, other_hosts, another_layout, other_versions,
 )  # fmt: skip
-"""Each says why the node is refused; "" if it is not."""
+"""The rules that return why the node is refused, "" if it is not."""
 
 
-# Sentences
+# Messages
 
 
 def _warned(it: Applicant, plan: AdmissionPlan) -> AdmissionPlan:
-    """The same plan, with one line that says which versions differ although this node joins, if any do."""
+    """Add a warning to the plan if this node joins although versions differ."""
     others = it.differences
     if not others:
         return plan
     values = ", ".join(one.words("in the job", "on this node") for one in others)
-    allowed = " (--allow_mismatch)" if any(one.refused for one in others) else ""
+    allowed = " (--allow-mismatch)" if any(one.refused for one in others) else ""
     return replace(plan, warnings=(f"this node joins although {values}{allowed}; {others[0].hint}",))
 
 
 def _changes_text(it: Applicant) -> str:
-    """Say what of the spec is another now."""
+    """Say which settings of the job change."""
     return ", ".join(f"{SPEC_FLAGS[name]} {_words(old)} becomes {_words(new)}" for name, old, new in it.changes)
 
 
 def _ignored_settings(changes: Sequence[Change]) -> tuple[str, ...]:
-    """One line that says which of this node's settings do not count, if any."""
+    """One line that says which of this node's settings are ignored, if any."""
     ignored = [f"{SPEC_FLAGS[name]} is {_words(theirs)} there, {_words(ours)} here" for name, theirs, ours in changes]
-    return (f"this node follows the job: {', '.join(ignored)}",) if ignored else ()
+    return (f"this node uses the job's settings: {', '.join(ignored)}",) if ignored else ()
 
 
 def _words(value: object) -> str:

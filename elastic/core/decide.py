@@ -1,15 +1,15 @@
-"""Who is in the next generation, when it is made, and when its workers may start (pure).
+"""The leader's decision: which nodes form the next generation, and when its workers may start (pure).
 
-`decide(view, memory, policy, now)` looks at the documents and says one thing to do, with the reason as a sentence. The
-leader calls it after every change and at the time that the last decision named; the same input gives the same answer.
+`decide(view, memory, policy, now)` reads the documents and returns one decision, with its reason as a sentence. The
+leader calls it after every change and at the time that the last decision gives. The same input gives the same answer.
 
-The rules are tables, and the first rule that decides is taken:
+The rules are tables; the first rule that decides is used:
 
-1. `PRECONDITIONS`: a verdict ends everything; without readable documents nothing is decided.
-2. `RULES`: those of the job's kind, for the stage of its newest generation. Where an operator has stopped the job, only
-   the rules for that are asked.
+1. `PRECONDITIONS`: a verdict ends the job, and nothing is decided without readable documents.
+2. `RULES`: those of the job's kind, for the stage of its newest generation. If an operator has stopped the job, only
+   the rules for that apply.
 
-Nothing here is about safety between two leaders: that is the compare of the transaction (`elastic.core.transactions`).
+These rules do not provide safety between two leaders: the compares of the transaction do (`elastic.core.transactions`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from elastic.core.view import StoreView
 
 
 class Kind(StrEnum):
-    """Whose rules are asked."""
+    """The kind of job whose rules apply."""
 
     COLLECTIVE = "a collective job"
     PARAMETER_SERVERS = "a parameter-server job"
@@ -53,7 +53,7 @@ RULES: Final[Mapping[Kind, Mapping[Stage, Sequence[Rule]]]] = {
 
 
 def rules_of(s: Situation) -> Sequence[Rule]:
-    """The rules that are asked in a situation, in their order."""
+    """Return the rules that apply in a situation, in their order."""
     of_servers = isinstance(s.spec, PsJobSpec)
     if s.stop_order is not None:
         return RULES[Kind.PARAMETER_SERVERS_STOPPED if of_servers else Kind.STOPPED][s.stage]
@@ -63,10 +63,9 @@ def rules_of(s: Situation) -> Sequence[Rule]:
 def decide(
     view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now: float
 ) -> tuple[Decision, DecisionMemory]:
-    """Say what the leader does now, why, and what to remember.
+    """Decide what the leader does now, with the reason, and return the memory for the next call.
 
-    `view` must be complete; `now` is the leader's monotonic clock in seconds. Never raises on anything that the store
-    can hold.
+    `view` must be complete; `now` is the leader's monotonic clock in seconds. Never raises, whatever the store holds.
     """
     for precondition in PRECONDITIONS:
         if (wait := precondition(view)) is not None:
@@ -78,33 +77,33 @@ def decide(
 
 
 def ended(view: StoreView) -> WaitDecision | None:
-    """A verdict stands: the job has ended."""
+    """There is a verdict: the job has ended."""
     if view.verdict is None:
         return None
     return WaitDecision(Reason.ENDED, f"the job has ended: {view.verdict.value.reason}")
 
 
 def unreadable(view: StoreView) -> WaitDecision | None:
-    """A document cannot be read, or all are of another schema: wait until a person has repaired it."""
+    """A document cannot be read, or all have another schema: wait until a person has repaired it."""
     if view.schema is not None:
-        return WaitDecision(Reason.UNREADABLE, f"the spec {schemas_text(view.schema, 'agent')}; put it right")
+        return WaitDecision(Reason.UNREADABLE, f"the spec {schemas_text(view.schema, 'agent')}; restore it")
     if view.unreadable:
-        return WaitDecision(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; put it right")
+        return WaitDecision(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; restore it")
     return None
 
 
 def no_incarnation(view: StoreView) -> WaitDecision | None:
-    """The incarnation of a job that has begun is gone: wait until a person has restored it."""
+    """The incarnation of a job that has begun was deleted: wait until a person has restored it."""
     if view.incarnation is not None or (view.spec is None and view.generation is None):
         return None
-    return WaitDecision(Reason.NO_INCARNATION, "the key incarnation of this job was deleted; put it back")
+    return WaitDecision(Reason.NO_INCARNATION, "the key incarnation of this job was deleted; restore it")
 
 
 def no_spec(view: StoreView) -> WaitDecision | None:
     """The job has no spec: a node that joins writes it."""
     if view.spec is not None:
         return None
-    gone = "the key spec of this job was deleted; a node that joins writes it anew"
+    gone = "the key spec of this job was deleted; a node that joins writes it again"
     return WaitDecision(Reason.NO_SPEC, "the job has no spec yet" if view.generation is None else gone)
 
 
@@ -114,4 +113,4 @@ PRECONDITIONS: Final[Sequence[Callable[[StoreView], WaitDecision | None]]] = (
     no_incarnation,
     no_spec,
 )
-"""What must be so before any rule is asked."""
+"""Conditions that are checked before any rule; each returns a wait if it does not hold."""

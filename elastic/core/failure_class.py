@@ -1,7 +1,7 @@
-"""How a worker's failure counts: the classes, and what each of them costs (pure).
+"""The classes of worker failures, and what each of them costs (pure).
 
-Which cause of a failure is of which class, the launcher knows (`launcher.workers.failure_causes`). What a generation's
-failures cost together, the rules of `elastic.core.restart_policy` say.
+The launcher knows the class of each cause (`launcher.workers.failure_causes`). The rules of
+`elastic.core.restart_policy` decide what the failures of a generation cost together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class FailureClass(StrEnum):
     STARTUP = "startup"
     RESTART_REQUESTED = "restart_requested"
     CANNOT_START = "cannot_start"
-    SPLIT = "split"
+    PARTITION = "partition"
     MACHINE = "machine"
     SCRIPT = "script"
 
@@ -30,7 +30,7 @@ class FailureClass(StrEnum):
 
 
 class Cost(StrEnum):
-    """What a failure of every worker costs that is the first of the job, where nothing else went wrong."""
+    """The cost of a job's first failure if all workers fail in this way and nothing else goes wrong."""
 
     RESTART = "a restart"
     FREE = "nothing"
@@ -38,7 +38,7 @@ class Cost(StrEnum):
 
 
 class FailureCost(NamedTuple):
-    """What a class means, what it costs, in how far that depends on others, and which rules of the policy say so."""
+    """What a class means, what it costs, the exceptions, and the rules of the policy that decide this."""
 
     meaning: str
     cost: Cost
@@ -54,7 +54,7 @@ FAILURE_CLASSES: Final[Mapping[FailureClass, FailureCost]] = {
         ("node_lost", "forced_stop", "being_stopped"),
     ),
     FailureClass.UNRECOVERABLE: FailureCost(
-        "each further start would end like this", Cost.JOB, "", ("unrecoverable",)
+        "each further start would fail in the same way", Cost.JOB, "", ("unrecoverable",)
     ),
     FailureClass.STARTUP: FailureCost(
         "the script ended with an error of its own before it did anything", Cost.JOB,
@@ -67,8 +67,8 @@ FAILURE_CLASSES: Final[Mapping[FailureClass, FailureCost]] = {
         "the machine cannot start the program", Cost.JOB, "as `machine` if another host started it",
         ("no_host_can_start", "machine_fault"), of_machine=True,
     ),
-    FailureClass.SPLIT: FailureCost(
-        "the machine does not reach others of the job", Cost.FREE, "as `machine` if no node is cut off",
+    FailureClass.PARTITION: FailureCost(
+        "the machine cannot reach other nodes of the job", Cost.FREE, "as `machine` if no node is cut off",
         ("network_split", "machine_fault"), of_machine=True,
     ),
     FailureClass.MACHINE: FailureCost(
@@ -77,4 +77,4 @@ FAILURE_CLASSES: Final[Mapping[FailureClass, FailureCost]] = {
     ),
     FailureClass.SCRIPT: FailureCost("any other failure", Cost.RESTART, "", ("charged",)),
 }  # fmt: skip
-"""What each class costs."""
+"""The meaning and the cost of each class."""

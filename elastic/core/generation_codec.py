@@ -1,9 +1,9 @@
-"""How a generation is written in the store: the JSON of its type, compressed if it is long (pure).
+"""The encoding of a generation in the store: JSON, compressed if it is long (pure).
 
-Every agent reads the whole document at every change, so its length is what a change costs a large job. With one worker
-on each node a member takes about 130 bytes of JSON, and 20 to 33 bytes after zlib. A short document is not compressed,
-so that `etcdctl get` shows it. `read` takes both forms at any length: a zlib stream begins with "x", and JSON never
-does.
+Every agent reads the whole document at every change, so its length determines the cost of a change in a large job. With
+one worker on each node, a member takes about 130 bytes of JSON, and 20 to 33 bytes after zlib. A short document is not
+compressed, so that `etcdctl get` shows it. `read` accepts both forms at any length: a zlib stream begins with "x", and
+JSON never does.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def write(generation: Generation) -> bytes:
 def read(document: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode a document.
 
-    The decoder is made at import: msgspec learns a type when it makes one, and crashes where two threads, each with an
-    agent's loop, make it learn the same type at once.
+    Pass a decoder that was made at import: msgspec analyses a type when it makes a decoder, and crashes if two threads,
+    each with an agent's loop, make it analyse the same type at the same time.
 
     Raises `ValueError`, which says what is wrong, or one of `elastic._decode.UNREADABLE`.
     """

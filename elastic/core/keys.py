@@ -2,25 +2,25 @@
 
 ::
 
-    <prefix>/<job>/halt                 model.StopOrder, from an operator: the run is to end
+    <prefix>/<job>/halt                 model.StopOrder, from an operator: end the run
     <prefix>/<job>/incarnation          random, created once; compared in every transaction
     <prefix>/<job>/leader               model.Leader, under that node's lease
-    <prefix>/<job>/secret               text; agents prove with it that they belong to the job (`link_messages`)
+    <prefix>/<job>/secret               text; proves that an agent belongs to the job (`link_messages`)
     <prefix>/<job>/spec                 model.JobSpec, or ps.model.PsJobSpec
-    <prefix>/<job>/leave/<node>         model.DrainOrder, from an operator: that node is to leave
+    <prefix>/<job>/leave/<node>         model.DrainOrder, from an operator: drain that node
     <prefix>/<job>/members/<node>       model.Member, under the node's lease
     <prefix>/<job>/generation           model.Generation, written by the leader (`generation_codec`)
-    <prefix>/<job>/generation_cluster_spec  ps.model.ClusterSpec, instead of it in a parameter-server job
+    <prefix>/<job>/generation_cluster_spec  ps.model.ClusterSpec, instead of `generation` in a parameter-server job
     <prefix>/<job>/go                   model.Go
     <prefix>/<job>/outcomes/<g>/<node>  model.Outcome; g with ten digits, so that keys sort by it. Of a later start in
                                         the same generation the node is <node>/<since>
     <prefix>/<job>/verdict              model.Verdict
     <prefix>/<job>/events/<at>-<tag>    HistoryEvent, for people
-    <prefix>/<job>/course               TrainingCurve, for people: step, loss and rate as training went on
-    <prefix>/<job>/fork_server_imports  ImportAdvice: what other nodes' fork servers have loaded for the script
-    <prefix>/<job>/probe                Probe, under the asker's lease: everybody is to try to reach everybody
-    <prefix>/<job>/saved                model.SavedCheckpoint, the newest committed checkpoint; nothing is decided by it
-    <prefix>/<job>/answers/<id>/<node>  ProbeAnswer to that probe, under the node's lease; nobody mirrors it
+    <prefix>/<job>/curve                TrainingCurve, for people: step, loss and rate over the training so far
+    <prefix>/<job>/fork_server_imports  ImportAdvice: the modules that other nodes' fork servers loaded for the script
+    <prefix>/<job>/probe                Probe, under the client's lease: every agent tries to connect to every other one
+    <prefix>/<job>/saved                model.SavedCheckpoint, the newest committed checkpoint; no rule depends on it
+    <prefix>/<job>/answers/<id>/<node>  ProbeAnswer to that probe, under the node's lease; no agent mirrors it
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class JobKeys:
         self.outcomes: Final = self.root + "outcomes/"
         self.verdict: Final = self.root + "verdict"
         self.events: Final = self.root + "events/"
-        self.course: Final = self.root + "course"
+        self.curve: Final = self.root + "curve"
         self.imports: Final = self.root + "fork_server_imports"
         self.probe: Final = self.root + "probe"
         self.saved: Final = self.root + "saved"
@@ -65,9 +65,9 @@ class JobKeys:
 
     @property
     def generations(self) -> tuple[str, ...]:
-        """The keys of which one has the newest generation: each type of job has its own.
+        """The keys that can hold the newest generation, one for each type of job.
 
-        Both are in the first range of `documents`, which is read at one moment.
+        Both are in the first range of `documents`, which is read at one revision.
         """
         return (self.generation, self.cluster_spec)
 
@@ -80,7 +80,7 @@ class JobKeys:
         return self.members + node
 
     def leave(self, node: str) -> str:
-        """The key under which a node is told to leave."""
+        """The key of an operator's order to drain a node."""
         return self.leaves + node
 
     def outcome(self, g: int, node: str, since: int = 0) -> str:
@@ -88,7 +88,7 @@ class JobKeys:
         return f"{self.outcomes}{g:010d}/{node}" + (f"/{since}" if since else "")
 
     def later_outcomes(self, g: int, node: str) -> KeyRange:
-        """A node's outcomes of every later start in generation g."""
+        """The outcomes of every later start of a node in generation g."""
         return KeyRange.prefix(self.outcome(g, node) + "/")
 
     def answer(self, probe: str, node: str) -> str:
@@ -101,12 +101,12 @@ class JobKeys:
 
     @property
     def tolerated_prefixes(self) -> tuple[str, ...]:
-        """How the keys begin whose documents one node, or nobody, stands on: the job goes on if they are damaged."""
+        """The prefixes of keys whose documents at most one node depends on: the job continues if they are damaged."""
         return (self.members, self.outcomes, self.saved, self.secret, self.halt, self.leaves, self.leader)
 
     @property
     def everything(self) -> tuple[KeyRange, ...]:
-        """What the leader follows: all but what sorts first: history and course for people, advice, and answers."""
+        """The keys that the leader follows: all except answers, curve, events and import advice, which sort first."""
         return (KeyRange(self.generation, self._end),)
 
     @property
@@ -115,7 +115,7 @@ class JobKeys:
         return (KeyRange(self.generation, self.members), KeyRange(self.outcomes[:-1] + "0", self._end))
 
     def followed(self, node: str) -> tuple[KeyRange, ...]:
-        """What every other agent follows: the job's documents, and its own key."""
+        """The keys that every other agent follows: the job's documents, and the key of its own node."""
         return (*self.documents, KeyRange.key(self.member(node)))
 
     @property

@@ -1,4 +1,4 @@
-"""The values of a key-value store: ranges, entries, compares, transactions, leases (pure)."""
+"""The values of a key-value store: ranges, entries, compares, transactions and leases (pure)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class KeyRange(Struct, frozen=True):
 
     @classmethod
     def prefix(cls, prefix: str) -> KeyRange:
-        """Every key that starts with `prefix`, which must end in "/" (so that j1/ never touches j10/)."""
+        """Every key that starts with `prefix`, which must end in "/" (so that j1/ does not include j10/)."""
         if not prefix.endswith("/"):
             raise ValueError(f"a prefix ends in '/': {prefix!r}")
         return cls(prefix, prefix[:-1] + "0")  # "0" is the character after "/"
 
     def __contains__(self, key: object) -> bool:
-        """Tell whether `key` lies in the range."""
+        """Return whether `key` is in the range."""
         return isinstance(key, str) and self.start <= key < self.end
 
 
@@ -54,7 +54,7 @@ class Listing(Struct, frozen=True):
 
 
 class CompareTarget(StrEnum):
-    """What a compare looks at."""
+    """The property of a key that a compare checks."""
 
     CREATE = "create_revision"
     MOD = "mod_revision"
@@ -70,7 +70,7 @@ class Compare(Struct, frozen=True):
 
     @classmethod
     def created(cls, key: str, revision: int) -> Compare:
-        """The key is the one that was created at `revision`."""
+        """The key exists and was created at `revision`."""
         return cls(KeyRange.key(key), CompareTarget.CREATE, revision)
 
     @classmethod
@@ -80,7 +80,7 @@ class Compare(Struct, frozen=True):
 
     @classmethod
     def absent(cls, key: str) -> Compare:
-        """There is no such key."""
+        """The key does not exist."""
         return cls(KeyRange.key(key), CompareTarget.CREATE, 0)
 
     @classmethod
@@ -90,7 +90,7 @@ class Compare(Struct, frozen=True):
 
     @classmethod
     def equals(cls, key: str, value: bytes) -> Compare:
-        """The key is there and has this value."""
+        """The key exists and has this value."""
         return cls(KeyRange.key(key), CompareTarget.VALUE, value)
 
 
@@ -112,9 +112,9 @@ Operation = Put | Delete
 
 
 def check_txn(compares: Sequence[Compare], then: Sequence[Operation]) -> None:
-    """Refuse, with `StoreError`, a transaction that no store takes: too long, or with a key put twice or also deleted.
+    """Raise `StoreError` for a transaction that no store accepts: too long, or with a key put twice or also deleted.
 
-    Both stores call it before anything is sent, so that they refuse the same in the same words.
+    Both stores call it before they send anything, so that they refuse the same transactions with the same messages.
     """
     count = len(compares) + len(then)
     if count > OPERATIONS_MAX:
@@ -132,7 +132,7 @@ def check_txn(compares: Sequence[Compare], then: Sequence[Operation]) -> None:
 
 
 def merged(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
-    """The same keys in the fewest ranges, in order: overlapping and adjoining ones become one."""
+    """Return the fewest ranges with the same keys, in order: overlapping and adjoining ranges become one."""
     result: list[KeyRange] = []
     for span in sorted(ranges, key=lambda each: each.start):
         if result and span.start <= result[-1].end:
@@ -143,41 +143,41 @@ def merged(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
 
 
 class TxnResult(Struct, frozen=True):
-    """Whether the compares held, so that the operations were carried out, and the store's revision after it."""
+    """Whether the compares held, so that the operations were carried out, and the revision of the store afterwards."""
 
     succeeded: bool
     revision: int
 
 
 class KeyChange(Struct, frozen=True):
-    """One key changed. For a deletion `entry` has an empty value, its `mod_revision` is the deletion's."""
+    """A change of one key. For a deletion, `entry` has an empty value and the `mod_revision` of the deletion."""
 
     entry: KeyValue
     deleted: bool = False
 
 
 class WatchBatch(Struct, frozen=True):
-    """Changes in order. `revision` is the store's revision they bring the reader to."""
+    """Changes in order. `revision` is the revision of the store after them."""
 
     revision: int
     changes: tuple[KeyChange, ...]
 
 
 NOW = 0
-"""In place of the revision from which a watch tells."""
+"""The start revision of a watch that reports only future changes."""
 
 
 class Lease(Struct, frozen=True):
-    """A lease as it was granted. The store may grant a longer time than was asked for."""
+    """A granted lease. The store may grant a longer time than the client asked for."""
 
     id: int
     ttl_s: float
 
 
 class RefreshResult(Struct, frozen=True):
-    """What a refresh of a lease found: the seconds that it has now, 0.0 when it is lost.
+    """The result of refreshing a lease: the seconds that it is valid now, 0.0 if it is lost.
 
-    `revision` is the store's before the refresh, as the server that answered has it: it may be a little behind.
+    `revision` is that of the store before the refresh, according to the server that answered, which may lag a little.
     """
 
     ttl_s: float

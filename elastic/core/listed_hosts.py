@@ -1,6 +1,6 @@
-"""The list of hosts that `--ips` gives: who may be in the world, in which order, and who is missing (pure).
+"""The host list of `--ips`: which hosts may be in a generation, in which order, and which are missing (pure).
 
-A host is one entry of the list, compared as text. It has at most one node in a generation; a second one is a spare.
+A host is one entry of the list, compared as text. It has at most one node in a generation; a second node is a spare.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from elastic._text import shortened
 from elastic.core.model import GenerationMember
 
 NAMED_MAX = 8
-"""So many hosts are named in a sentence, the rest is counted."""
+"""Hosts that a sentence lists; further ones are counted."""
 
 
 def sort_by_host(ips: tuple[str, ...], places: Iterable[GenerationMember]) -> list[GenerationMember]:
-    """Sort places by their host's index in the list; hosts that it does not name come last, as they were."""
+    """Sort members by the index of their host in the list; members on other hosts come last, in their order."""
     index = {host: number for number, host in enumerate(ips)}
     return sorted(places, key=lambda place: index.get(place.host, len(ips)))
 
 
 def one_node_per_host(ips: tuple[str, ...], taken: Collection[str], nodes: Iterable[tuple[str, str]]) -> list[str]:
-    """Of these nodes, as (node, host), the first of each host that the list names and that is not taken."""
+    """Return the first of these nodes, given as (node, host), on each listed host that is not taken."""
     free = frozenset(ips).difference(taken)
     first: dict[str, str] = {}
     for node, host in nodes:
@@ -31,7 +31,7 @@ def one_node_per_host(ips: tuple[str, ...], taken: Collection[str], nodes: Itera
 
 
 def missing_hosts_text(ips: tuple[str, ...], here: Collection[str], missing: int) -> str:
-    """Say for whom a start waits that needs `missing` more than the hosts that are here."""
+    """Say which hosts a start waits for that needs `missing` more nodes."""
     absent = _absent(ips, here)
     if not ips or missing > len(absent):
         return f"{missing} more"
@@ -41,7 +41,7 @@ def missing_hosts_text(ips: tuple[str, ...], here: Collection[str], missing: int
 
 
 def possible_hosts_text(ips: tuple[str, ...], here: Collection[str]) -> str:
-    """Say who may still come within a settling window."""
+    """Say which hosts may still join within a join window."""
     absent = _absent(ips, here)
     return shortened(absent, NAMED_MAX) if absent else "others to join"
 

@@ -1,7 +1,6 @@
-"""The words of the project as frozen values (pure).
+"""The concepts of the protocol as frozen values: job spec, member, generation, start signal, outcome, verdict (pure).
 
-Every document in the store is one of these; `elastic.core.view` writes and `elastic.core.view_reader` reads them. The
-words are those of the design: job, node, member, worker, generation, go, outcome, verdict.
+Every document in the store is one of these; `elastic.core.view` writes them, and `elastic.core.view_reader` reads them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Ports = Annotated[tuple[Port, ...], msgspec.Meta(min_length=1, max_length=1024)]
 PortsIfAny = Annotated[tuple[Port, ...], msgspec.Meta(max_length=1024)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=31 * 86_400)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]
-"""A generation, or a run; ten digits, as in the keys of outcomes."""
+"""The number of a generation or of a run; at most ten digits, as in the keys of outcomes."""
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Words = Annotated[str, msgspec.Meta(max_length=300)]
 """A reason, for people."""
@@ -32,23 +31,23 @@ Label = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\Z", max_length=32)
 Step = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:%-]+\Z", max_length=253)]
 HOST_BYTES: Final = string.ascii_letters.encode() + string.digits.encode() + b"_.:%-"
-"""The characters of the pattern of `Host`, in ASCII."""
+"""The ASCII characters that the pattern of `Host` allows."""
 Master = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f.:%a-z]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}\Z", max_length=300)]
 
 Versions = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], Annotated[str, msgspec.Meta(max_length=100)]],
                      msgspec.Meta(max_length=16)]  # fmt: skip
-"""What runs on a node, by name: python, torch, nccl, launcher, script (a digest)."""
+"""The versions on a node, by name: python, torch, nccl, launcher, script (a digest)."""
 
-SETTLE_MAX_S: Final = 15.0
-"""The settling window ends at the latest this long after the first node has come."""
+JOIN_WINDOW_MAX_S: Final = 15.0
+"""The join window ends at the latest this long after the first node has registered."""
 
-SCHEMA = 9
-"""Version of every document below. It is in the spec of a job: an agent of another schema reads none of the job's
-documents, and does not join (`elastic.core.view_reader`)."""
+SCHEMA = 10
+"""Version of every document below. The job spec contains it: an agent with another schema reads none of the job's
+documents and does not join (`elastic.core.view_reader`)."""
 
 
 class MemberState(StrEnum):
-    """What a member says of itself."""
+    """The state that a member has registered."""
 
     READY = "ready"
     DRAINING = "draining"
@@ -75,30 +74,30 @@ class ChangeReason(StrEnum):
 
     FIRST = "first"
     REFORMED = "reformed"
-    LOSS = "loss"
+    NODE_LOST = "node lost"
     FAILURE = "failure"
     STOPPED = "stopped"
     DRAIN = "drain"
-    GROWTH = "growth"
+    SCALE_UP = "scale-up"
     JOINED = "joined"
     LEFT = "left"
-    QUARANTINED = "kept out"
-    SHRINK = "shrink"
+    QUARANTINED = "quarantined"
+    SCALE_DOWN = "scale-down"
     STOP = "stop"
 
 
 Stamp = tuple[int, int]
-"""One start of a node's processes: the generation, and the start within it (0, unless they start again in it)."""
+"""One start of a node's processes: the generation, and the number of the start within it (0 for the first)."""
 
 PLANNED: Final = (
     ChangeReason.DRAIN,
-    ChangeReason.GROWTH,
-    ChangeReason.SHRINK,
+    ChangeReason.SCALE_UP,
+    ChangeReason.SCALE_DOWN,
     ChangeReason.STOP,
     ChangeReason.JOINED,
     ChangeReason.LEFT,
 )
-"""Nothing is broken by these: workers get time to save and to end. The last two come while a gate is closed."""
+"""Changes that break nothing: workers get time to save and to exit. The last two happen while a gate is closed."""
 
 
 class JobMode(StrEnum):
@@ -108,13 +107,13 @@ class JobMode(StrEnum):
     PS = "ps"
     PS_HETER = "ps-heter"
     TORCHRUN = "torchrun"
-    """Collective, and torch's agents have the workers: our plugin only says who is in which world."""
+    """Collective, with workers run by torch's agents: our plugin only decides which node is in which world."""
 
 
 class Np(msgspec.Struct, frozen=True):
-    """How many nodes: `first` are awaited at the first start, then anything from `low` to `high` runs.
+    """How many nodes run: the first start waits for `first`; later the job runs with any number from `low` to `high`.
 
-    A job whose np is `unlimited` starts with `first` nodes at once, and takes in every node that joins later.
+    A job whose np is `unlimited` starts as soon as `first` nodes are here, and admits every node that joins later.
     """
 
     low: Count
@@ -123,11 +122,11 @@ class Np(msgspec.Struct, frozen=True):
 
     @property
     def unlimited(self) -> bool:
-        """Tell whether there is no maximum."""
+        """Return whether there is no maximum."""
         return self.high == NP_UNLIMITED
 
     def __str__(self) -> str:
-        """Write it as on the command line."""
+        """Return the value as it is given on the command line."""
         if self.unlimited:
             return f"{self.first}+"
         if self.low == 1 and self.first == self.high:
@@ -136,24 +135,25 @@ class Np(msgspec.Struct, frozen=True):
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What binds every node of the job while any member lives.
+    """The settings that bind every node of the job while any member lives.
 
-    `grow_every_s` None: no limit where workers save before they leave, `membership.GROW_EVERY_S` for others.
-    `host_cooldown_s`: so long a host whose workers keep failing is kept out the first time; 0: nobody ever is.
-    `silence_timeout_s`: a node that sends no heartbeat for this time is suspected; 0: no node ever is.
+    `scale_up_interval_s` None: no minimum interval if workers save before they leave, otherwise
+    `planned_changes.SCALE_UP_INTERVAL_S`.
+    `host_cooldown_s`: seconds of the first quarantine of a host whose workers keep failing; 0: no quarantine.
+    `silence_timeout_s`: a node that sends no heartbeat for this time is suspected; 0: no node is ever suspected.
     """
 
     np: Np
     slots: Count
     run: Number = 1
     schema: int = SCHEMA
-    settle_s: Seconds = 3.0
-    grow_every_s: Seconds | None = None
+    join_window_s: Seconds = 3.0
+    scale_up_interval_s: Seconds | None = None
     restarts_max: Amount = 3
     host_cooldown_s: Seconds = 60.0
     lease_ttl_s: Seconds = 5.0
     silence_timeout_s: Seconds = 1.0
-    store_outage_limit_s: Seconds = 120.0
+    etcd_outage_timeout_s: Seconds = 120.0
     fatal_exit_codes: tuple[int, ...] = ()
     mode: JobMode = JobMode.COLLECTIVE
     ips: tuple[Host, ...] = ()
@@ -163,26 +163,26 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def generation_type(self) -> type[Generation]:
-        """The document in which this job's generations are written."""
+        """The type of this job's generation documents."""
         return Generation
 
     @property
     def layout_text(self) -> str:
-        """The flags that fix which process runs where, "" if the job has none."""
+        """The flags that fix which process runs where; "" if the job has none."""
         return ""
 
     def contradiction(self) -> str:
-        """Say in which way the parts of the document do not fit each other; "" if they do."""
+        """Describe how the parts of the document contradict each other; "" if they do not."""
         low, high, first = self.np.low, self.np.high, self.np.first
         return "" if low <= first <= high else f"np {low}:{high} starts with {first}"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node registers, under its lease.
+    """The document that a node registers, under its lease.
 
-    `masters` are the ports it holds for torch's store when it is M_id 0 (one is used per generation, in turn, so that
-    a straggler of an older world finds nobody there); `ports` has one port per slot. `link` is where the agent itself
-    listens, 0 if it does not.
+    `masters` are the ports that the node reserves for torch's store when it is M_id 0. The generations use them in
+    turn, so that a straggler of an older generation finds no listener. `ports` has one port per slot. `link` is the
+    port on which the agent itself listens, 0 if it does not.
     """
 
     host: Host
@@ -195,14 +195,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     link: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
 
     def contradiction(self) -> str:
-        """Say in which way the parts of the document do not fit each other; "" if they do."""
+        """Describe how the parts of the document contradict each other; "" if they do not."""
         return "" if len(self.ports) == self.slots else f"{self.slots} slots and {len(self.ports)} ports"
 
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True):
-    """Which node leads, under its lease, and where its agent listens (`link`, 0 if it does not).
+    """The leading node, under its lease, and the port on which its agent listens (`link`, 0 if it does not).
 
-    `created`: the create revision of the node's key; 0 if both keys were written at once.
+    `created`: the create revision of the node's key; 0 if both keys were written in one transaction.
     """
 
     node: str
@@ -214,11 +214,11 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One member of a generation. Its M_id is its index in `Generation.members`.
 
-    `host` is a `Host`. `Generation.contradiction` checks that for all members at once: a pattern for each of them would
-    take more than half of the time in which a generation is decoded. `masters` are those that it registered, () in the
-    document of a generation in which nobody meets at this member.
+    `host` is a `Host`. `Generation.contradiction` checks this for all members at once, because a pattern for each
+    member would take more than half of the time for decoding a generation. `masters` are those that the node
+    registered, () if no processes meet at this member.
 
-    `gc=False`: there may be thousands, and none of them is part of a cycle.
+    `gc=False`: there may be thousands of members, and none of them is part of a reference cycle.
     """
 
     node: str
@@ -227,19 +227,19 @@ class GenerationMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ports: Ports
 
     def process_count(self, slots: int) -> int:
-        """How many processes it has, where each node of the job offers so many slots."""
+        """The number of processes of this member in a job with `slots` slots on each node."""
         return slots
 
     def is_meeting_place(self, m_id: int) -> bool:
-        """Tell whether processes of other nodes may meet at this member, which has that M_id."""
+        """Return whether processes of other nodes may meet at this member, which has this M_id."""
         return m_id == 0
 
 
 class Predecessor(msgspec.Struct, frozen=True, array_like=True):
-    """The newest generation that got its go, who was in it (whom the gate waits for), and why it was replaced.
+    """The newest started generation, its nodes (the gate waits for them), and why it was replaced.
 
     `since` are the newest starts of the nodes within that generation, in their order; it is empty if all are 0.
-    `broken`: it was not replaced as planned, or a loss or a failure came while its workers were being stopped.
+    `broken`: the change was not planned, or a node or a worker failed while the workers were being stopped.
     """
 
     g: Number
@@ -249,7 +249,7 @@ class Predecessor(msgspec.Struct, frozen=True, array_like=True):
     broken: bool = False
 
     def start(self, node: str) -> Stamp | None:
-        """The last start that was asked of a node; None if it was not in it."""
+        """The last start of a node in this generation; None if the node was not in it."""
         if node not in self.nodes:
             return None
         at = self.nodes.index(node)
@@ -257,13 +257,13 @@ class Predecessor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True, array_like=True):
-    """A host whose workers failed by themselves (`elastic.core.quarantine`).
+    """A host whose workers failed on their own, or that others could not reach (`elastic.core.quarantine`).
 
-    `failures`: so often in a row without progress. `times`: how often it was quarantined, until it takes part in
-    progress again; `g`: the generation whose failure did it last, 0 if none did. `left_s`: so long it is quarantined,
-    counted by each reader from when it first sees this, because wall clocks differ; 0 if it is not. `words`: how its
-    workers ended. `unreachable`: it was quarantined because others did not reach it (`elastic.core.partition`), and
-    `words` say who.
+    `failures`: failures in a row without progress. `times`: how often the host was quarantined since it last took part
+    in progress. `g`: the generation whose failure last caused that, 0 if none did. `left_s`: seconds of quarantine that
+    are left, 0 if the host is not quarantined; each reader counts them from when it first sees the document, because
+    wall clocks differ. `words`: how the workers ended. `unreachable`: the host was quarantined because others could not
+    reach it (`elastic.core.partition`), and `words` names them.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=253)]
@@ -276,17 +276,17 @@ class Quarantine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):
-    """What the job has used up.
+    """The used part of the job's restart budget.
 
-    `charged`: restarts that count. `fruitless`: failures in a row without progress. `step`: the highest step that
-    any worker reported, -1 if none ever did. `machine_faults`: failures of the machine, not the script, in a row
-    without progress (a port in use). `hosts`: those that failed by themselves lately, and those that are quarantined
-    for it. `judged_g`: the newest generation whose failure has been charged before its successor starts, because hosts
-    were quarantined for it.
+    `charged`: restarts that count against `--max-restarts`. `consecutive_failures`: failures in a row without progress.
+    `step`: the highest step that any worker reported, -1 without one. `machine_faults`: failures of the machine, not of
+    the script, in a row without progress (a port in use, for example). `hosts`: hosts with recent failures of their
+    own, and quarantined hosts. `judged_g`: the newest generation whose failure was charged before its successor
+    started, because hosts were quarantined for it.
     """
 
     charged: Amount = 0
-    fruitless: Amount = 0
+    consecutive_failures: Amount = 0
     step: Step = -1
     machine_faults: Amount = 0
     hosts: Annotated[tuple[Quarantine, ...], msgspec.Meta(max_length=512)] = ()
@@ -294,18 +294,17 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
 
 
 ANY_RANK: Final = -1
-"""The rank of a worker of which only its node is known, as under torchrun."""
+"""The rank of a worker if only its node is known, as under torchrun."""
 WORKER_ROLE: Final = "worker"
-"""The role of a process where all processes do the same."""
+"""The role of processes in a job in which all processes do the same."""
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How one worker ended, with what a person needs to see of it.
+    """How one worker ended, with the details that users need.
 
-    `code` is the exit code, or minus the signal. `failure` is how it counts if it is a failure, and `why` says what was
-    seen of its cause, where the class has such a text: what is wrong with the machine ("address in use"), why each
-    further start would end like this, the error at the start of the script. `rank` counts the processes of a `role`; it
-    may be `ANY_RANK`.
+    `code` is the exit code, or minus the signal. `failure` says how a failure counts, and `why` is the visible cause
+    for the classes that have one: the fault of the machine ("address in use"), why each further start would fail in the
+    same way, or the error at the start of the script. `rank` counts the processes of a `role`; it may be `ANY_RANK`.
     """
 
     rank: int
@@ -319,12 +318,12 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secondary(self) -> bool:
-        """Whether it only lost a peer."""
+        """Whether the worker only lost a peer."""
         return self.failure is FailureClass.SECONDARY
 
 
 class OtherFailure(msgspec.Struct, frozen=True, array_like=True):
-    """A process that failed by itself on another node than the first one, and where its log is."""
+    """A process that failed on its own on another node than that of the root cause, and where its log is."""
 
     rank: int
     host: str
@@ -334,10 +333,10 @@ class OtherFailure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """The first failure of a generation: where, who, how, and the last lines of its log.
+    """The root cause of a generation's failure: where and how a worker failed, with the last lines of its log.
 
-    `exits` are those of the first node. `ranks` are the workers of all nodes that failed by themselves; `others` says
-    where the logs of those are that ran on other nodes.
+    `exits` are those of the node that failed first. `ranks` are the workers of all nodes that failed on their own;
+    `others` are the failures on other nodes, with their logs.
     """
 
     g: int
@@ -350,14 +349,14 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first(self) -> WorkerExit:
-        """The exit that is shown to people."""
+        """The exit to show to people."""
         return self.exits[0]
 
 
 class EvictedNode(msgspec.Struct, frozen=True, array_like=True):
-    """A node that the leader has taken out of the job because it was silent, and which registration of it that was.
+    """A node that the leader has evicted because it was silent, and the create revision of the evicted registration.
 
-    `left_s`: seconds, from when the generation was made, in which the silence of its host does not count.
+    `left_s`: seconds, from when the generation was made, during which the silence of the node's host does not count.
     """
 
     node: str
@@ -367,11 +366,11 @@ class EvictedNode(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One agreed world. Written whole, in one guarded transaction, by the leader.
+    """One agreed world. The leader writes all of it in one guarded transaction.
 
-    `leader` is the node that proposed it. `distrusted` are hosts that spoke after a link had shown their death: only
-    their leases count. `evicted` are nodes that were evicted lately (`elastic.core.membership.evictions`). `unlinked`
-    are members that listen for links and to which no leader has had one yet.
+    `leader` is the node that proposed it. `distrusted` are hosts that sent something after a link had shown their
+    death: only their leases count. `evicted` are recently evicted nodes (`elastic.core.membership.evictions`).
+    `unlinked` are members that listen for links and that no leader has been linked to yet.
     """
 
     g: Number
@@ -387,55 +386,55 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     evicted: Annotated[tuple[EvictedNode, ...], msgspec.Meta(max_length=512)] = ()
     unlinked: tuple[str, ...] = ()
     document_name: ClassVar[str] = "generation"
-    """Its key, below that of the job."""
+    """The key of the document, below that of the job."""
     one_world: ClassVar[bool] = True
     """Whether all workers form one world: they start together, and end together if one fails or is lost."""
 
     @property
     def planned(self) -> bool:
-        """Whether whoever still runs the world before has time to save and to end."""
+        """Whether the workers of the generation before have time to save and to exit."""
         return self.why in PLANNED and not (self.before is not None and self.before.broken)
 
     def index(self, node: str) -> int | None:
-        """M_id of a node, None if it is not in this generation."""
+        """The M_id of a node; None if it is not in this generation."""
         return self._m_ids.get(node)
 
     @cached_property
     def _m_ids(self) -> Mapping[str, int]:
-        """M_ids by node. Of members with the same name the first one counts."""
+        """The M_ids by node. The first of several members with the same name counts."""
         names = [place.node for place in self.members]
         return dict(zip(reversed(names), reversed(range(len(names))), strict=True))
 
     def member(self, node: str) -> GenerationMember | None:
-        """The member that a node is to be; None if it has no part, or no part any more."""
+        """The member for a node; None if the node has no part in this generation, or no part any more."""
         index = self.index(node)
         return self.members[index] if index is not None else None
 
     def start_of(self, node: str) -> Stamp | None:
-        """The last start that was asked of a node; None if it is not in this generation."""
+        """The last start that the leader asked of a node; None if the node is not in this generation."""
         return (self.g, 0) if self.index(node) is not None else None
 
     def withdrawn_start(self, node: str) -> Stamp | None:
-        """The start that a node must end although the generation runs on, None if there is none."""
+        """The start that a node must end although the generation continues; None if there is none."""
         return None
 
     @property
     def later_starts(self) -> tuple[int, ...]:
-        """The starts of the members within this generation, in their order; empty if all are the first one."""
+        """The numbers of the members' starts within this generation, in their order; empty if all are 0."""
         return ()
 
     @property
     def continues(self) -> bool:
-        """Whether processes of this same generation run on: it is not its first document."""
+        """Whether processes of this generation continue to run: this is not its first document."""
         return False
 
     @property
     def world_size(self) -> int:
-        """Workers in all."""
+        """The number of all workers."""
         return len(self.members) * self.slots
 
     def contradiction(self) -> str:
-        """Say in which way the parts of the document do not fit each other; "" if they do."""
+        """Describe how the parts of the document contradict each other; "" if they do not."""
         if any(len(member.ports) != member.process_count(self.slots) for member in self.members):
             return f"{self.slots} slots, and a member with another number of ports"
         return "" if _are_hosts(member.host for member in self.members) else "a member whose host is no host"
@@ -444,12 +443,12 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a node's workers of one generation ended.
 
-    A node whose worker failed writes it at once with `over` false, and again with `over` true when all its workers
-    are gone: the gate waits for the second, everybody else acts on the first. `forced`: the node had to stop them for
-    a reason of its own (its right to run ended), so that failures of its peers are an echo of that. `also` are workers
-    that had raised an exception by themselves before they were stopped: they are named, and cost nothing. `unreached`
-    are nodes of its world that it could not reach while its workers waited. `since`: which start of the node in this
-    generation ended (`Stamp`).
+    A node whose worker failed writes its outcome at once with `over` false, and again with `over` true when all its
+    workers are gone: the gate waits for the second, and the other rules act on the first. `forced`: the node had to
+    stop its workers for a reason of its own (its lease expired, for example), so that failures of its peers are
+    secondary. `also` are workers that had raised an exception on their own before they were stopped: they are listed,
+    and cost nothing. `unreached` are nodes of the generation that this node could not reach while its workers waited.
+    `since`: the number of the start in this generation that ended (`Stamp`).
     """
 
     ended: OutcomeKind
@@ -465,9 +464,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Go(msgspec.Struct, frozen=True, kw_only=True):
-    """The word that the workers of generation `g` may start, and where they meet.
+    """The start signal for the workers of generation `g`, and the address where they meet.
 
-    `cause` is the failure of the generation before, if one ended it; `note` says what was charged and why.
+    `cause` is the root cause if a failure ended the generation before; `note` says what that failure costs and why.
     """
 
     g: Number
@@ -478,7 +477,7 @@ class Go(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How the job ended. `at` is the leader's wall clock, seconds since the epoch, for people only."""
+    """The final status of the job. `at` is the leader's wall clock in seconds since the epoch, for people only."""
 
     status: FinalStatus
     reason: str
@@ -489,7 +488,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator stops the run: workers save and leave, then the verdict is written. `at` is for people only."""
+    """An operator stops the run: workers save and exit, then the leader writes the verdict. `at` is for people only."""
 
     run: Number
     reason: Words
@@ -497,10 +496,10 @@ class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator tells one node to leave.
+    """An operator asks one node to leave.
 
-    `within_s`: the node may be gone so long after it has heard of it, and its workers get a little less (as in any
-    drain with a deadline); None: nobody is in a hurry. `at` is for people only.
+    `within_s`: seconds after the node has received the order within which it must be gone; its workers get a little
+    less, as in any drain with a deadline. None: there is no deadline. `at` is for people only.
     """
 
     reason: Words
@@ -509,10 +508,10 @@ class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest checkpoint that the job's workers committed, and the host on which it was said.
+    """The newest checkpoint that the job's workers committed, and the host that reported it.
 
-    `folder` is a full path there; whether others can read it, nobody knows yet. `at` is that host's wall clock, for
-    people only. Nothing is decided by it: it keeps a job from starting over silently.
+    `folder` is an absolute path on that host; other hosts may be unable to read it. `at` is that host's wall clock, for
+    people only. No rule depends on this document: it keeps a job from silently starting over.
     """
 
     step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -523,18 +522,18 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
 
     def replaces(self, other: SavedCheckpoint | None) -> bool:
-        """Tell whether this is the newer word.
+        """Return whether this report is newer than another one.
 
-        A later generation counts more than a higher step: it may have gone back to an older checkpoint.
+        A later generation counts more than a higher step: it may have returned to an older checkpoint.
         """
         return other is None or (self.run, self.g, self.step) > (other.run, other.g, other.step)
 
 
 def contradiction(document: object) -> str:
-    """Say in which way the parts of a document do not fit each other; "" if they do."""
+    """Describe how the parts of a document contradict each other; "" if they do not."""
     return document.contradiction() if isinstance(document, JobSpec | Member | Generation) else ""
 
 
 def _are_hosts(names: Iterable[str]) -> bool:
-    """Tell whether names have only characters that a `Host` may have."""
+    """Return whether the names have only characters that a `Host` may have."""
     return not "".join(names).encode(errors="replace").translate(None, HOST_BYTES)

@@ -1,10 +1,10 @@
-"""The rules once an operator has stopped the job: workers save and leave, then the verdict is written (pure).
+"""The rules once an operator has stopped the job: workers save and exit, then the leader writes the verdict (pure).
 
-An operator writes `model.StopOrder`, and no other rule is asked from then on. Where workers run, an empty generation
-asks all of them to finish a common step and to save, as in any planned change. When every member has recorded its
-outcome, the verdict follows. Where that cannot be hoped for, because a member was lost or a worker ended meanwhile, it
-comes at once, and nodes that still have workers stop them fast. A job whose workers all ended with exit code 0 in that
-moment has completed.
+An operator writes `model.StopOrder`, and only these rules apply from then on. If workers run, an empty generation asks
+all of them to finish a common step and to save, as in any planned change. The verdict follows when every member has
+recorded its outcome. If the workers can no longer finish a common step, because a member was lost or a worker ended,
+the leader writes the verdict at once, and nodes that still have workers stop them fast. A job whose workers have all
+ended with exit code 0 by then has completed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elastic.core.text import join_names
 
 
 def returning(s: Situation) -> WaitDecision | None:
-    """The leases of members ended, and they may be about to register again: give them a moment."""
+    """The leases of members ended, and these members may register again: give them a moment."""
     if not s.returning or s.lost:
         return None
     text = f"{_words(s)}; waiting for {join_names(s.returning)} to register again"
@@ -30,9 +30,9 @@ def returning(s: Situation) -> WaitDecision | None:
 
 
 def halted(s: Situation) -> FormGeneration:
-    """Publish an empty generation: it tells every member to save and to stop.
+    """Publish an empty generation, which makes every member save and stop.
 
-    Where some workers ended with exit code 0 already, the others may be about to.
+    If some workers have already ended with exit code 0, the others may be about to do so.
     """
     ended = {node for g, node in s.view.outcomes if g == s.current.g}
     going = tuple(node for node in s.nodes if node not in ended)
@@ -41,7 +41,7 @@ def halted(s: Situation) -> FormGeneration:
 
 
 def stopping(s: Situation) -> WaitDecision | None:
-    """Members still save: wait until each has recorded its outcome, as long as all of them can save together."""
+    """Members still save: wait until each has recorded its outcome, while all of them can save together."""
     before = s.previous.nodes if s.previous is not None else ()
     busy = [node for node in before if not s.stopped(node)]
     waited = [node for node in busy if s.here(node) or s.returns_until(node) is not None]
@@ -60,7 +60,7 @@ def stopped(s: Situation) -> ConcludeJob:
 
 
 def _broken(s: Situation, busy: Collection[str], waited: Collection[str]) -> bool:
-    """Tell whether those that still save cannot meet any more: a node of a collective was lost, or a worker failed."""
+    """Return whether the remaining members cannot save together: a node of a collective or a worker failed."""
     failed = any(end.ended is OutcomeKind.FAILED or end.forced for end in s.previous_outcomes.values())
     return s.spec.one_world and (failed or len(waited) < len(busy))
 

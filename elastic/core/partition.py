@@ -1,11 +1,13 @@
-"""Which machines a split network leaves out: those that remain all reach each other (pure).
+"""Which nodes to leave out after a network partition, so that all remaining nodes reach each other (pure).
 
-Every node says in its outcome which members of its world it could not reach while its workers waited. Two nodes are
-apart if either of them says so: where packets go one way only, no connection stands. Where a world falls into parts
-that do not reach each other at all, the largest goes on, so that one machine that is cut off goes and not those that
-miss it, also if it is the first of its world. Within a part who is apart from most of those that were tried goes first;
-in a large world everybody tries the first, and a few try each of the others. Of two parts, or machines, that are alike
-the later one goes: the first of the world stays where it can.
+Every node lists in its outcome the members of its generation that it could not reach while its workers waited. Two
+nodes are apart if either of them lists the other: no connection forms if packets pass in one direction only.
+
+- If the generation falls into parts that cannot reach each other at all, the largest part continues. A single node that
+  is cut off is therefore left out, and not the nodes that miss it, even if it is the first of the generation.
+- Within a part, the node that is apart from the largest share of the nodes that were probed is left out first. In a
+  large generation every node probes the first one, and a few probe each of the others.
+- Of two equal parts or nodes the later one is left out, so that the first node of the generation stays if possible.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from elastic._text import joined, shortened
 from elastic.core.model import JobSpec
 
 OTHERS_MAX: Final = 16
-"""A node looks at the first of its world, and at so many that come after it, and round."""
+"""A node probes the first node of its generation, and this many nodes that follow it, cyclically."""
 NAMED_MAX: Final = 4
-"""More of those that do not reach a machine are counted and not named."""
+"""Hosts that cannot reach another one and that a sentence lists; further ones are counted."""
 
 
 def nodes_to_probe(names: Sequence[str], node: str) -> tuple[str, ...]:
-    """Whom of a world with these names, in their order, `node` looks at; nobody if it is not in it."""
+    """Return which nodes of a generation, given by their names in order, `node` probes; none if it is not in it."""
     if node not in names:
         return ()
     m_id = names.index(node)
@@ -34,10 +36,10 @@ def nodes_to_probe(names: Sequence[str], node: str) -> tuple[str, ...]:
 def nodes_to_exclude(
     nodes: Sequence[str], unreached: Mapping[str, Collection[str]], lost: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Who of `nodes`, which are in their order, is left out, each with those that it is apart from.
+    """Return which of `nodes`, given in order, to leave out, each with the nodes that it is apart from.
 
-    `unreached`: whom each node could not reach. What is said of others than `nodes`, or by others, does not count; nor
-    do those that are `lost`.
+    `unreached`: the nodes that each node could not reach. Entries of or about other nodes do not count, nor do nodes
+    that are `lost`.
     """
     order = {node: place for place, node in enumerate(nodes) if node not in lost}
     ways: dict[str, set[str]] = {}
@@ -50,7 +52,7 @@ def nodes_to_exclude(
     part = _largest_part(nodes, order, ways)
     out = {node: ways.get(node) or part for node in reversed(order) if node not in part}
     left = {node: ways.get(node, set()) & part for node in part}
-    most = len(nodes) - 1  # Ways of the first that were tried; of others those round about, and the one to the first.
+    most = len(nodes) - 1  # Every node probes the first; each of the others is probed by its neighbours and the first.
     tried = {node: most if place == 0 else min(most, 2 * OTHERS_MAX + 1) for node, place in order.items()}
     while any(left.values()):
         worst = max(left, key=lambda node: (len(left[node]) / tried[node], order[node]))
@@ -61,7 +63,7 @@ def nodes_to_exclude(
 
 
 def _largest_part(nodes: Sequence[str], order: Mapping[str, int], ways: Mapping[str, Collection[str]]) -> set[str]:
-    """The largest part of a world whose nodes reach each other over others of it; of two the one with the earlier."""
+    """The largest part whose nodes reach each other, directly or over other nodes; the earlier one of equal parts."""
     near: dict[str, set[str]] = {node: set() for node in order}
     for node in order:
         for other in nodes_to_probe(nodes, node):
@@ -80,20 +82,20 @@ def _largest_part(nodes: Sequence[str], order: Mapping[str, int], ways: Mapping[
 
 
 def cannot_reach(nodes: Sequence[str], spec: JobSpec, *, can: bool) -> str:
-    """What a node says whose workers wait while these cannot be reached; `can`: the job can go on without them."""
+    """Message of a node whose workers wait while these nodes are unreachable; `can`: the job can run without them."""
     if not nodes:
-        return "the workers go on, or every node of this world can be reached from here again"
+        return "the workers continue, or this node can reach every node of its generation again"
     if can:
-        then = "if that lasts, the job goes on without the machine that is cut off"
+        then = "if this lasts, the job continues without the host that is cut off"
     elif spec.host_cooldown_s > 0:
-        then = f"at least {spec.np.low} nodes must run (--np), so that the workers wait until the way is open"
-        then += ", or a spare is there"
+        then = f"at least {spec.np.low} nodes must run (--np), so the workers wait until it can be reached"
+        then += ", or a spare joins"
     else:
-        then = "no host is kept out (--host_cooldown 0), so that the workers wait until the way is open"
-    return f"workers wait, and {', '.join(nodes)} cannot be reached from here; {then}"
+        then = "no host is quarantined (--host-cooldown 0), so the workers wait until it can be reached"
+    return f"workers are stalled, and {', '.join(nodes)} cannot be reached from this node; {then}"
 
 
 def not_reached_by(names: Sequence[str]) -> str:
-    """Say who does not reach a machine: "a and b do not reach it"."""
+    """Say which hosts cannot reach another one: "a and b do not reach it"."""
     text = shortened(names, NAMED_MAX) if len(names) > NAMED_MAX else joined(names)
     return f"{text} {'does' if len(names) == 1 else 'do'} not reach it"

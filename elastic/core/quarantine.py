@@ -1,21 +1,22 @@
 """Which host is to blame for failures, and for how long it is quarantined (pure).
 
-A machine can be broken in a way that only its workers see: a full disk, a GPU that fell off, too little memory. Each
-generation with it fails, and no restart fixes that. So failures in a row are counted by host; progress ends a row.
+A host can be broken in a way that only its workers notice: a full disk, a GPU that fell off the bus, too little memory.
+Each generation with this host fails, and no restart fixes that. The leader therefore counts failures in a row by host;
+progress ends a row.
 
-- A host whose workers failed by themselves `QUARANTINE_AFTER` times in a row, while those of most hosts did not, is
-  quarantined, if enough others are there (np's MIN). After `--host_cooldown` it may join like any other. If it fails
-  again before it took part in any progress, one failure is enough, and the time doubles.
-- A script whose rank 0 fails looks like a broken host, too, until it fails on another one. So at most one of
-  `BLAMED_ONE_OF` hosts is blamed in a row (one of two, one alone); with more it is the script's fault, and who is
-  quarantined because of this row comes back.
-- A host that others do not reach (`elastic.core.partition`) is quarantined at once. It does not join while the leader
-  does not reach it either. Its workers have not failed with that: two failures are needed as before.
+- A host is quarantined if its workers failed on their own `QUARANTINE_AFTER` times in a row while those of most hosts
+  did not, and if enough other nodes are here (np's MIN). After `--host-cooldown` it may join like any other host. If it
+  fails again before it has taken part in any progress, one failure is enough, and the time doubles.
+- A script whose rank 0 fails also looks like a broken host, until it fails on another host. At most one in
+  `BLAMED_ONE_OF` hosts is therefore blamed in a row (one of two, or a single one). With more it is the script's fault,
+  and hosts that are quarantined because of this row are released.
+- A host that others cannot reach (`elastic.core.partition`) is quarantined at once, and does not join while the leader
+  cannot reach it either. This does not count as a failure of its workers: two of those are needed as before.
 
 A failure costs the job a restart whether a host is to blame or not.
 
-A host is what the members say of themselves, not a node: a node that was started again is still on it, and several
-nodes on one machine share its disk, its memory and its GPUs.
+Failures are counted by the host that members register, not by node: a node that restarts is still on the same host, and
+several nodes on one host share its disk, memory and GPUs.
 """
 
 from __future__ import annotations
@@ -30,38 +31,38 @@ from elastic.core.model import Budget, Outcome, Quarantine
 from elastic.core.view import StoreView
 
 QUARANTINE_AFTER = 2
-"""Failures of a host, without progress of the job between them, after which it is quarantined. One may be anything.
-With the default of three restarts, one is left when a host is seen to be broken."""
+"""Failures of a host, without progress of the job between them, after which it is quarantined. A single failure can
+have any cause. With the default of three restarts, one is left when a host proves to be broken."""
 QUARANTINE_MAX_S = 1800.0
-"""What costs a running job a restart each time may not come often; a host that was mended is missed for this long.
-A longer `--host_cooldown` does not double."""
+"""Longest quarantine after doubling. Each attempt costs a running job a restart, so attempts must be rare; a host that
+was repaired is missed for up to this time. A longer `--host-cooldown` does not double."""
 BLAMED_ONE_OF = 3
 HOSTS_MAX = 16
-"""So many hosts are remembered. One less can be blamed in a row, however large the job is."""
+"""Hosts that are remembered. One less can be blamed in a row, however large the job is."""
 UNREACHABLE_MAX = 496
-"""So many hosts that others do not reach are left out at once, and remembered besides. One that is forgotten comes back
-at once: of a rack that is cut off all must be remembered."""
+"""Unreachable hosts that are left out at once, and remembered in addition to `HOSTS_MAX`. A host that is forgotten
+rejoins at once, so all hosts of a rack that is cut off must fit."""
 NAMED_MAX = 4
-"""More hosts that are kept out are counted and not named."""
+"""Quarantined hosts that a sentence lists; further ones are counted."""
 WORDS_MAX = 200
 HOST_MAX = 253
 NOT_THE_HOST = (FailureClass.SECONDARY, FailureClass.RESTART_REQUESTED)
-"""Failures that say nothing of the host."""
+"""Failures that say nothing about the host."""
 
 QuarantineDeadlines = Mapping[tuple[str, int], float]
-"""Until when hosts are quarantined on a reader's clock, by host and by the generation whose failure did it."""
+"""Until when hosts are quarantined on a reader's clock, by host and by the generation whose failure caused it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What a failure says of hosts: all that are remembered, and the `suspects`, which should be quarantined."""
+    """The result of a failure for hosts: all that are remembered, and the `suspects`, which should be quarantined."""
 
     hosts: tuple[Quarantine, ...]
     suspects: tuple[str, ...] = ()
 
 
 def reset_failures(hosts: Iterable[Quarantine], outcomes: Iterable[Outcome]) -> tuple[Quarantine, ...]:
-    """A new row begins. A host that took part in the progress and did not fail is like any other again."""
+    """Start a new row after progress, and forget hosts that took part in the progress without failing."""
     failed = failed_by_themselves(outcomes)
     proven = {outcome.host for outcome in outcomes} - set(failed)
     kept = [entry for entry in hosts if entry.times and (entry.left_s > 0 or entry.host not in proven)]
@@ -69,7 +70,7 @@ def reset_failures(hosts: Iterable[Quarantine], outcomes: Iterable[Outcome]) -> 
 
 
 def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """The hosts with workers that failed by themselves, and how the first of them ended."""
+    """The hosts with workers that failed on their own, and how the first of them ended."""
     found: dict[str, str] = {}
     for outcome in outcomes:
         own = [worker for worker in outcome.exits if worker.code and worker.failure not in NOT_THE_HOST]
@@ -80,7 +81,7 @@ def failed_by_themselves(outcomes: Iterable[Outcome]) -> dict[str, str]:
 
 
 def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome]) -> Blame:
-    """Count a failure that follows no progress, or begins a new row."""
+    """Count a failure by host, and return which hosts to suspect."""
     failed = failed_by_themselves(outcomes)
     known = {entry.host: entry for entry in hosts}
     for host, words in failed.items():
@@ -99,7 +100,7 @@ def blame(hosts: Iterable[Quarantine], outcomes: Collection[Outcome]) -> Blame:
 
 
 def _with_failure(entry: Quarantine, words: str) -> Quarantine:
-    """One failure more. That others did not reach the host says nothing of its workers, and counts for them no more."""
+    """Add one failure. An earlier quarantine as unreachable says nothing about its workers and does not count."""
     if entry.unreachable and entry.left_s > 0:
         return replace(entry, failures=entry.failures + 1)
     times = 0 if entry.unreachable else entry.times
@@ -107,7 +108,7 @@ def _with_failure(entry: Quarantine, words: str) -> Quarantine:
 
 
 def _released(entry: Quarantine) -> Quarantine:
-    """A host whose quarantine for its failures, if it is in one, was a mistake."""
+    """Release a host from a quarantine that its failures caused by mistake."""
     mistaken = entry.left_s > 0 and not entry.unreachable
     return replace(entry, left_s=0.0, times=max(entry.times - 1, 0)) if mistaken else entry
 
@@ -115,7 +116,7 @@ def _released(entry: Quarantine) -> Quarantine:
 def quarantine(
     hosts: Iterable[Quarantine], suspects: Collection[str], g: int, first_s: float
 ) -> tuple[Quarantine, ...]:
-    """The hosts with these quarantined because of generation `g`: for `first_s`, twice as long each further time."""
+    """Quarantine the suspects because of generation `g`: for `first_s`, and twice as long each further time."""
     longest_s = max(first_s, QUARANTINE_MAX_S)
     return tuple(
         replace(entry, times=entry.times + 1, g=g, left_s=min(first_s * 2.0 ** min(entry.times, 16), longest_s))
@@ -126,7 +127,7 @@ def quarantine(
 
 
 def with_unreachable(hosts: Iterable[Quarantine], out: Mapping[str, str]) -> tuple[Quarantine, ...]:
-    """The hosts with these, that others do not reach, each with the words that say who."""
+    """Add the unreachable hosts `out`, each with the text that says which hosts cannot reach it."""
     known = {entry.host: entry for entry in hosts}
     new = [
         replace(known.pop(host, Quarantine(host)), words=text[:WORDS_MAX], unreachable=True)
@@ -136,7 +137,7 @@ def with_unreachable(hosts: Iterable[Quarantine], out: Mapping[str, str]) -> tup
 
 
 def quarantine_deadlines(view: StoreView, deadlines: QuarantineDeadlines, now: float) -> QuarantineDeadlines:
-    """Until when hosts are kept out, counted from the moment at which this reader first saw it."""
+    """Until when hosts are quarantined, counted from when this reader first saw the quarantine."""
     hosts = view.budget.hosts
     if not hosts and not deadlines:
         return deadlines
@@ -144,7 +145,7 @@ def quarantine_deadlines(view: StoreView, deadlines: QuarantineDeadlines, now: f
 
 
 def count_down(budget: Budget, deadlines: QuarantineDeadlines, now: float, inside: Collection[str] = ()) -> Budget:
-    """The budget with what is left of each quarantine by now; a host with a member inside is released."""
+    """The budget with the seconds that are left of each quarantine; hosts `inside` the generation are released."""
     if not budget.hosts:
         return budget
     left = {entry.host: deadlines.get((entry.host, entry.g), now + entry.left_s) - now for entry in budget.hosts}
@@ -158,7 +159,7 @@ def count_down(budget: Budget, deadlines: QuarantineDeadlines, now: float, insid
 
 
 def reason_text(one: Quarantine) -> str:
-    """Why a host is kept out: "its workers failed 2 times in a row (address in use)"."""
+    """Why a host is quarantined: "its workers failed 2 times in a row (address in use)"."""
     if one.unreachable:
         return one.words
     if one.failures > 1:
@@ -167,16 +168,16 @@ def reason_text(one: Quarantine) -> str:
 
 
 def quarantine_summary(texts: Sequence[str], between: str = "; ") -> str:
-    """What is to be said of hosts that are kept out; of many only how many there are."""
+    """Join the texts about quarantined hosts; beyond `NAMED_MAX` only their number."""
     more = len(texts) - NAMED_MAX
     shown = between.join(texts[:NAMED_MAX])
-    return shown if more <= 0 else f"{shown}{between}{more} more {'is' if more == 1 else 'are'} kept out"
+    return shown if more <= 0 else f"{shown}{between}{more} more {'is' if more == 1 else 'are'} quarantined"
 
 
 def newest(hosts: Iterable[Quarantine]) -> tuple[Quarantine, ...]:
-    """The newest of the row, then of those that were kept out, in their order; with those that others do not reach.
+    """The hosts to remember: those with failures in this row first, then those quarantined before; the newest of each.
 
-    One that was forgotten could join at once.
+    Unreachable hosts are counted separately, because a forgotten one could join at once.
     """
     found = tuple(hosts)
     weighed = sorted((one for one in found if not one.unreachable), key=lambda one: (one.failures > 0, one.times > 0))

@@ -1,4 +1,4 @@
-"""Which failure ended a generation: the earliest that no other failure caused (pure)."""
+"""The root cause of a generation's end: the earliest failure that no other failure caused (pure)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from elastic.core.model import (
 from elastic.core.view import StoredDocument
 
 OTHERS_MAX = 64
-"""Failures on other nodes whose logs a cause names."""
+"""Failures on other nodes whose logs a root cause lists."""
 OWN, RAISED, SECONDARY = range(3)
-"""How much a failure tells: the worker ended by itself, it was about to, it only lost a peer."""
+"""How much a failure says, in this order: the worker ended on its own, was about to, or only lost a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WorkerFailure:
-    """One worker that failed; `order` is its place in its node's outcome."""
+    """One worker that failed; `order` is its index in its node's outcome."""
 
     weight: int
     revision: int
@@ -38,11 +38,11 @@ class _WorkerFailure:
 
 
 def root_cause_of(before: Predecessor, outcomes: Mapping[str, StoredDocument[Outcome]], spec: JobSpec) -> Cause | None:
-    """The earliest failure that no other failure caused, with all that workers had by themselves; None without one.
+    """Return the earliest failure that no other failure caused, with all other such failures; None without one.
 
-    A worker that had raised an exception before it was stopped (`Outcome.also`) counts less than those that ended by
-    themselves: the end of a large process takes longer than the secondary failure in another. It counts only where a
-    failure ended the generation; otherwise our own signal may have made the script raise.
+    A worker that had raised an exception before it was stopped (`Outcome.also`) counts less than one that ended on its
+    own: a large process takes longer to end than a secondary failure takes in another. It counts only if a failure
+    ended the generation; otherwise our own signal may have made the script raise.
     """
     failures = _failures(before, outcomes)
     if not any(stored.value.ended is OutcomeKind.FAILED for stored in outcomes.values()) or not failures:
@@ -64,7 +64,7 @@ def root_cause_of(before: Predecessor, outcomes: Mapping[str, StoredDocument[Out
 
 
 def _failures(before: Predecessor, outcomes: Mapping[str, StoredDocument[Outcome]]) -> list[_WorkerFailure]:
-    """Every failure, the most telling first, and of two alike the one that was recorded first."""
+    """Every failure, those that say most first; among equal ones, the one that was recorded first."""
     found = [
         _WorkerFailure(weight, stored.create_revision, node, order, stored.value.host, worker)
         for node, stored in outcomes.items()

@@ -1,4 +1,4 @@
-"""Sentences for people, and what they call nodes, processes and their logs (pure)."""
+"""Sentences for people, and the names of nodes, processes and logs in them (pure)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from elastic.core.failure_class import FailureClass
 from elastic.core.model import ANY_RANK, NP_UNLIMITED, SCHEMA, WORKER_ROLE, Generation, Outcome, WorkerExit
 
 _NAMES: Final = {WORKER_ROLE: "rank", "server": "server", "heter": "heter worker"}
-"""What people call one process of a role, in the order in which roles are named; any other has its own name."""
+"""The name of one process of a role in sentences, in the order in which roles are listed; other roles keep theirs."""
 A_WORKER: Final = "a worker"
 NAMED_MAX = 64
-"""Processes that one sentence names; a list of thousands helps nobody."""
+"""Processes that one sentence lists; a list of thousands helps no reader."""
 SPLIT: Final = "the network is split"
-"""Why a worker is ended that waits for others which cannot be reached (`FailureClass.SPLIT`)."""
+"""The reason to end a worker that waits for unreachable peers (`FailureClass.PARTITION`)."""
 SPLIT_NAMED_MAX = 4
-"""A reason names so many of those that do not reach others."""
+"""Nodes that cannot reach others and that one reason lists."""
 COUNTED: Final = "\ufffc"
-"""Stands in a sentence for a time that is being counted down (Unicode's object replacement character)."""
+"""Placeholder in a sentence for a time that is counted down (Unicode's object replacement character)."""
 DRAIN_REASON_MAX = 120
-"""Characters of a reason to drain that others repeat."""
+"""Characters of a drain reason that messages about the node repeat."""
 REASONS_MAX = 2
-"""Different reasons to drain that a sentence has."""
+"""Different drain reasons in one sentence."""
 
 
 def schemas_text(schema: int, program: str) -> str:
-    """The schema of a job and that of a program, which differ: "has schema 6, and this agent has schema 7"."""
+    """Say that the schemas of a job and of a program differ: "has schema 6, and this agent has schema 7"."""
     return f"has schema {schema}, and this {program} has schema {SCHEMA}"
 
 
 def process_name(role: str, index: int) -> str:
-    """One process in a sentence: "rank 3", "server 1"; "a worker" for `ANY_RANK`."""
+    """Name one process in a sentence: "rank 3", "server 1"; "a worker" for `ANY_RANK`."""
     return f"{_role_name(role)} {index}" if index != ANY_RANK else A_WORKER
 
 
@@ -42,7 +42,7 @@ def _role_name(role: str) -> str:
 
 
 def processes_name(processes: Iterable[tuple[str, int]]) -> str:
-    """Several processes in a few words: "rank 3", "ranks 0-7", "ranks 0,2-3 and server 1"."""
+    """Name several processes in a few words: "rank 3", "ranks 0-7", "ranks 0,2-3 and server 1"."""
     of: dict[str, list[int]] = {role: [] for role in _NAMES}
     for role, index in sorted(processes):
         of.setdefault(role, []).append(index)
@@ -51,7 +51,7 @@ def processes_name(processes: Iterable[tuple[str, int]]) -> str:
 
 
 def spans(indexes: Sequence[int]) -> str:
-    """Indexes in their order, with what is between two of them left out: "0,2-5"."""
+    """Format sorted indexes with consecutive ones as ranges: "0,2-5"."""
     found: list[tuple[int, int]] = []
     for index in indexes:
         if found and index == found[-1][1] + 1:
@@ -62,22 +62,23 @@ def spans(indexes: Sequence[int]) -> str:
 
 
 def log_name(role: str, index: int) -> str:
-    """The file name of its log: workerlog.3, serverlog.1, heterlog.0."""
+    """The file name of a process's log: workerlog.3, serverlog.1, heterlog.0."""
     return f"{role}log.{index}"
 
 
 def listed(indexes: Iterable[int]) -> str:
-    """Indexes in the way of Paddle's messages, without blanks: "[2,3]"."""
+    """Format indexes as in Paddle's messages, without blanks: "[2,3]"."""
     found = list(indexes)
     more = ",..." if len(found) > NAMED_MAX else ""
     return f"[{','.join(map(str, found[:NAMED_MAX]))}{more}]"
 
 
 def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
-    """Which processes failed, where, and in which log that stands: "rank=[4] failed on host h, see workerlog.4".
+    """Say which processes failed, on which host, and in which log: "rank=[4] failed on host h, see workerlog.4".
 
-    Those that only lost a peer are named if there is no other, and then it says so: the cause is elsewhere. Under
-    torchrun nobody knows which it was; there a log is not a path, but words that say where to look.
+    Processes that only lost a peer are listed if there are no others; the sentence then says that they lost a peer,
+    because the cause is elsewhere. Under torchrun it is not known which of the two happened, and a text that says where
+    to look replaces the path of the log.
     """
     failed = list(exits)
     own = [worker for worker in failed if not worker.secondary]
@@ -97,19 +98,19 @@ def failed_processes_text(exits: Iterable[WorkerExit], host: str) -> str:
 
 
 def failure_text(nodes: Iterable[str], outcomes: Mapping[str, Outcome], generation: Generation) -> str:
-    """Say which ranks failed, where, and in which log that stands."""
+    """Say which ranks failed, on which hosts, and in which log."""
     found = [outcomes[node] for node in nodes if outcomes[node].exits]
     if not found:
         return f"a worker failed on {join_names(nodes)}"
     own = [outcome for outcome in found if not outcome.exits[0].secondary] or found
     exits = [worker for outcome in own for worker in outcome.exits]
-    if all(worker.failure is FailureClass.SPLIT for worker in exits):
+    if all(worker.failure is FailureClass.PARTITION for worker in exits):
         return _split_text(own, generation)
     return failed_processes_text(exits, ", ".join(dict.fromkeys(outcome.host for outcome in own)))
 
 
 def _split_text(outcomes: Iterable[Outcome], generation: Generation) -> str:
-    """Say which hosts do not reach which: "the network is split: a does not reach b"."""
+    """Say which hosts cannot reach which: "the network is split: a does not reach b"."""
     hosts = {member.node: member.host for member in generation.members}
     found = [
         f"{one.host} does not reach {join_names(hosts.get(node, node) for node in one.unreached)}" for one in outcomes
@@ -118,7 +119,7 @@ def _split_text(outcomes: Iterable[Outcome], generation: Generation) -> str:
 
 
 def lost_text(lost: Iterable[str], registered: Container[str], evicted: Container[str]) -> str:
-    """Say which nodes were lost, and how that was noticed."""
+    """Say which nodes were lost, and how that was detected."""
 
     def how(node: str) -> str:
         if node in evicted:
@@ -129,52 +130,57 @@ def lost_text(lost: Iterable[str], registered: Container[str], evicted: Containe
 
 
 def drain_text(nodes: list[str], reasons: Iterable[str]) -> str:
-    """Nodes that drain, and why if they have said so: "a drains: SIGTERM"."""
+    """Say which nodes drain, and why if reasons are given: "a drains: SIGTERM"."""
     why = drain_reasons_text(reasons)
     return with_verb(nodes, "drain") + (f": {why}" if why else "")
 
 
 def drain_reasons_text(reasons: Iterable[str]) -> str:
-    """Why nodes drain, each reason once; of many only how many there are."""
+    """Join the reasons of drains, each once; beyond `REASONS_MAX` only their number."""
     found = list(dict.fromkeys(reason[:DRAIN_REASON_MAX] for reason in reasons if reason))
     return shortened(found, REASONS_MAX, "; ")
 
 
 def join_names(nodes: Iterable[str]) -> str:
-    """Nodes as people read them."""
-    return ", ".join(nodes) or "nobody"
+    """Join the names of nodes for a sentence; "no node" without any."""
+    return ", ".join(nodes) or "no node"
 
 
 def with_verb(nodes: list[str], verb: str) -> str:
-    """Nodes and what they do: "a joins", "a, b join"."""
+    """Join nodes and a verb: "a joins", "a, b join"."""
     return f"{join_names(nodes)} {verb}{'s' if len(nodes) == 1 else ''}"
 
 
 def n_of_m(here: int, wanted: int) -> str:
-    """Say how many of how many, with the verb; only how many where the job has no maximum."""
+    """Say how many of the wanted nodes there are, with the verb; only how many if the job has no maximum."""
     if wanted == NP_UNLIMITED:
         return counted(here, "node is", "nodes are")
     return f"{here} of {counted(wanted, 'node')} {'is' if here == 1 else 'are'}"
 
 
+def required_text(here: int, low: int) -> str:
+    """Say how many of np's minimum of nodes are here: "1 of 2 required nodes is here"."""
+    return f"{here} of {counted(low, 'required node')} {'is' if here == 1 else 'are'} here"
+
+
 def settling_text(here: int, wanted: int, whom: str = "others to join") -> str:
-    """What a settling window waits for; its time is counted down."""
+    """Say what a join window waits for, with a time that is counted down."""
     return f"{n_of_m(here, wanted)} here; waiting {COUNTED} more for {whom}"
 
 
 def counted_down(sentence: str, left: Sequence[float]) -> str:
-    """A sentence with these seconds in the places of its times, in their order."""
+    """Put these seconds in place of the `COUNTED` placeholders of a sentence, in their order."""
     first, *rest = sentence.split(COUNTED)
     times = [duration_in_words(seconds) for seconds in left[: len(rest)]]
     return first + "".join(time + text for time, text in zip_longest(times, rest, fillvalue=""))
 
 
 def duration_in_words(seconds: float) -> str:
-    """What is left of a time, in words: "60 s", "30 min"; 1 s at least."""
+    """Format a remaining time: "60 s", "30 min"; at least "1 s"."""
     return time_text(max(seconds, 1.0))
 
 
 def clock_time(wall_s: float) -> str:
-    """Seconds since the epoch as people say a moment of today, in UTC: "12:34:56"."""
+    """Format seconds since the epoch as a time of day in UTC: "12:34:56"."""
     minutes, seconds = divmod(int(wall_s) % 86_400, 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"

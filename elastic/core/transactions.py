@@ -1,7 +1,8 @@
 """Every transaction that an agent sends, as a value (pure).
 
-Safety between agents that act at the same time is here and nowhere else: a proposal holds only if the leader is
-still the member it was, nothing it looked at has changed, the store is the same one, and no verdict is there.
+Safety between agents that act at the same time depends on this module only: a proposal succeeds only if the leader
+still leads under the same registration, nothing that it read has changed, the store is the same one, and there is no
+verdict.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ ABSENT_COMPARED_MAX = 100
 UNFINISHED_MAX = 50
 FORGET_MAX = 20
 WRITTEN_MAX = 6
-"""Members that a proposal compares one by one (a watch can miss what the store knows); more do not fit into a
-transaction, and where many are lost still fewer of the others. What is not forgotten now is of an older start, and
-counts no more in any case. Besides, a proposal writes or deletes at most `WRITTEN_MAX` keys or ranges."""
+"""Members that a proposal compares one by one (a watch can miss what the store knows). More do not fit into a
+transaction, and if many members are lost, even fewer of the others fit. Outcomes that are not forgotten now belong to
+older starts and no longer count in any case. In addition, a proposal writes or deletes at most `WRITTEN_MAX` keys or
+ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What to send. `kind` names it in logs and answers; `lease` and `outcome` say what it was about."""
+    """A transaction to send. `kind` names it in logs and answers; `lease` and `outcome` are those that it writes."""
 
     kind: str
     compares: tuple[Compare, ...]
@@ -50,7 +52,7 @@ def propose(
     decision: FormGeneration | OpenGate | ConcludeJob,
     at: float,
 ) -> Transaction:
-    """The guarded transaction that carries out a decision of `elastic.core.decide`.
+    """Return the guarded transaction that carries out a decision of `elastic.core.decide`.
 
     `created` is the create revision of the leader's member key; `at` is the wall clock, for people.
     """
@@ -64,14 +66,14 @@ def propose(
 
 
 def verdict_at(decision: ConcludeJob, at: float) -> Verdict:
-    """The document that carries out a decision to end the job, at this time of the wall clock."""
+    """Return the document that carries out a decision to end the job, at this time of the wall clock."""
     return Verdict(
         status=decision.status, reason=decision.reason, run=decision.run, g=decision.g, at=at, cause=decision.cause
     )
 
 
 def _unchanged(keys: JobKeys, view: StoreView, node: str, created: int) -> tuple[Compare, ...]:
-    """This node leads and is registered as it believes, and nothing that `decide` looked at has changed."""
+    """Compare that this node still leads under the same registration, and that nothing `decide` read has changed."""
     return (
         Compare.created(keys.member(node), created),
         Compare.modified(keys.leader, view.leader.mod_revision if view.leader else 0),
@@ -85,7 +87,7 @@ def _unchanged(keys: JobKeys, view: StoreView, node: str, created: int) -> tuple
 
 
 def _same_generation(keys: JobKeys, view: StoreView) -> tuple[Compare, ...]:
-    """The newest generation is the one that was read, under the key of its type, and no other is there."""
+    """Compare that the newest generation is the one that was read, and that there is no other one."""
     stored = view.generation
     read_at = {keys.generation_of(stored.value): stored.mod_revision} if stored is not None else {}
     return tuple(Compare.modified(key, read_at.get(key, 0)) for key in keys.generations)
@@ -94,9 +96,9 @@ def _same_generation(keys: JobKeys, view: StoreView) -> tuple[Compare, ...]:
 def _form(
     keys: JobKeys, view: StoreView, leader: str, decision: FormGeneration, unchanged: tuple[Compare, ...]
 ) -> Transaction:
-    """Publish a generation, and delete what it makes needless.
+    """Publish a generation, and delete the documents that it makes obsolete.
 
-    A leader that leaves with it gives up the lead: the next leader is a member, which the others reach.
+    A leader that is not in the new generation gives up the lead, so that the next leader is a member that others reach.
     """
     compares = [*unchanged, *_undone(keys, view, decision, OPERATIONS_MAX - len(unchanged) - WRITTEN_MAX)]
     room = OPERATIONS_MAX - len(compares) - WRITTEN_MAX
@@ -120,7 +122,7 @@ def _form(
 
 
 def _left_over(keys: JobKeys, view: StoreView, g: int, *, go_too: bool) -> list[Operation]:
-    """Delete the outcomes, and the go, of a generation with that number which somebody deleted."""
+    """Delete the outcomes and the start signal of a deleted generation with the same number."""
     outcomes = any(written == g for written, _ in view.outcomes)
     go = go_too and view.go is not None and view.go.value.g >= g
     deleted = [KeyRange.prefix(keys.outcome(g, ""))] * outcomes + [KeyRange.key(keys.go)] * go
@@ -128,14 +130,14 @@ def _left_over(keys: JobKeys, view: StoreView, g: int, *, go_too: bool) -> list[
 
 
 def _undone(keys: JobKeys, view: StoreView, decision: FormGeneration, room: int) -> list[Compare]:
-    """What must not have happened meanwhile: an outcome that the decision does not know, a node that is back."""
+    """Compare that no unknown outcome has been recorded and that no absent node has registered since the decision."""
     compares = [Compare.empty(keys.outcome(_newest_g(view), ""))] if decision.planned else []
     for node in decision.lost[:LOST_COMPARED_MAX]:
         compares.append(_nothing_readable(view, _outcome_key(keys, view, node)))
         if node not in view.members:
             compares.append(_nothing_readable(view, keys.member(node)))
     gone = [node for node in decision.gone if node not in view.members]
-    # A watch can miss that one is registered again, and its processes run.
+    # A watch can miss that a node has registered again and that its processes run.
     some = gone[: min(LOST_COMPARED_MAX, (room - len(compares)) // 2)]
     compares += [_nothing_readable(view, keys.member(node)) for node in some]
     at_work = decision.unfinished[: min(UNFINISHED_MAX, (room - len(compares)) // 2)]
@@ -154,7 +156,7 @@ def _newest_g(view: StoreView) -> int:
 
 
 def take_lead(keys: JobKeys, view: StoreView, node: str, created: int, member: Member, lease: int) -> Transaction:
-    """Become the leader, if nobody else has meanwhile: nobody leads, or the leader is proven dead."""
+    """Become the leader after a vacancy or a leader's proven death, unless another node was faster."""
     compares = (Compare.created(keys.member(node), created), _same_leader(keys, view), *_same_store(keys, view))
     leader = Leader(node=node, host=member.host, link=member.link, created=created)
     return Transaction("lead", compares, (Put(keys.leader, encode(leader), lease),), lease)
@@ -177,11 +179,11 @@ def register(
     secret: str = "",
     nobody_lives: bool = False,
 ) -> Transaction:
-    """Put a member under its lease; with `spec`, write that too.
+    """Write a member under its lease, and `spec` if given.
 
-    `incarnation` is used if the store has none, and so is `secret`, with the incarnation or the spec. The node that
-    writes the incarnation leads. What stands under the node's key is replaced, also if it cannot be read.
-    `nobody_lives` holds the transaction to a job without any member.
+    `incarnation` is written if the store has none, and `secret` together with the incarnation or the spec. The node
+    that writes the incarnation leads. Any document under the node's key is replaced, even one that cannot be read.
+    With `nobody_lives`, the transaction succeeds only in a job without any member.
     """
     own = view.members.get(node)
     at = own.mod_revision if own else view.damaged_at.get(keys.member(node), 0)
@@ -206,10 +208,10 @@ def register(
 
 
 def unless_superseded(keys: JobKeys, view: StoreView, transaction: Transaction) -> Transaction:
-    """The same for a node whose workers run, or are being stopped: only if no generation has started since.
+    """Guard the registration of a node that still has workers: it fails if another generation has started since.
 
-    The gate has not waited for its workers then, and nobody is to take it for a joining node while they are there. A
-    watch that has lost the generation may still show its go, so that both are compared.
+    The gate has not waited for these workers in that case, and the leader must not take the node for a joining one
+    while they exist. A watch that has lost the generation may still show its start signal, so both are compared.
     """
     seen_at = {keys.go: view.go.mod_revision} if view.go is not None else {}
     if view.generation is not None:
@@ -222,8 +224,8 @@ def unless_superseded(keys: JobKeys, view: StoreView, transaction: Transaction) 
 def run_again(keys: JobKeys, view: StoreView, node: str, member: Member, lease: int, spec: JobSpec) -> Transaction:
     """Replace a verdict by a new run, and register, if no member is alive.
 
-    The newest committed checkpoint of a job that failed stays known, so that training does not start over in silence;
-    one that has completed may.
+    The newest committed checkpoint of a failed job stays recorded, so that training does not silently start over; a
+    completed job may start over.
     """
     compares = (
         Compare.modified(keys.verdict, view.verdict.mod_revision if view.verdict else 0),
@@ -245,15 +247,15 @@ def run_again(keys: JobKeys, view: StoreView, node: str, member: Member, lease: 
 
 
 def update_member(keys: JobKeys, view: StoreView, node: str, created: int, member: Member, lease: int) -> Transaction:
-    """Write what a member says of itself anew (that it drains)."""
+    """Update the document of a member (to announce its drain)."""
     compares = (Compare.created(keys.member(node), created), *_same_store(keys, view))
     return Transaction("say", compares, (Put(keys.member(node), encode(member), lease),))
 
 
 def record_outcome(keys: JobKeys, view: StoreView, node: str, g: int, outcome: Outcome) -> Transaction:
-    """Record how a node's workers of generation g ended. Not leased: it outlives its node.
+    """Record how a node's workers of generation g ended. The outcome has no lease: it outlives its node.
 
-    The first word about a failure is never written over the last one, however late it arrives.
+    A first report of a failure (`over` false) never overwrites the final one, however late it arrives.
     """
     key = keys.outcome(g, node, outcome.since)
     compares = _same_store(keys, view) if outcome.over else (*_same_store(keys, view), Compare.absent(key))
@@ -261,9 +263,10 @@ def record_outcome(keys: JobKeys, view: StoreView, node: str, g: int, outcome: O
 
 
 def deregister(keys: JobKeys, node: str, created: int, leader: StoredDocument[Leader] | None) -> Transaction:
-    """Take the member away, if it is still the one that was registered, and what told it to leave.
+    """Delete the member, if it is still the same registration, and the order to drain it.
 
-    `leader` is the leader's key where this node leads: it goes, too, so that the next one need not wait for its lease.
+    `leader` is the leader's key if this node leads: it is deleted too, so that the next leader need not wait for its
+    lease to end.
     """
     key = keys.member(node)
     compares = [Compare.created(key, created)]
@@ -277,8 +280,8 @@ def deregister(keys: JobKeys, node: str, created: int, leader: StoredDocument[Le
 def evict(keys: JobKeys, view: StoreView, leader: str, created: int, node: str) -> Transaction:
     """Delete the key of a silent member, if it is still the registration that was silent, and `leader` still leads.
 
-    A lease can be revoked without any condition only, so that it is revoked after this: a leader that was suspended
-    meanwhile, and wakes up, takes no lease away.
+    A lease can only be revoked unconditionally, so it is revoked after this transaction: a leader that was suspended in
+    between and wakes up revokes no lease.
     """
     member = view.members[node]
     compares = (
@@ -292,7 +295,7 @@ def evict(keys: JobKeys, view: StoreView, leader: str, created: int, node: str) 
 
 
 def _nothing_readable(view: StoreView, key: str) -> Compare:
-    """Nothing stands under the key, or still what cannot be read; a node whose key it is puts it right."""
+    """Compare that the key is absent or still unreadable; the node that the key belongs to rewrites it."""
     at = view.damaged_at.get(key)
     return Compare.absent(key) if at is None else Compare.modified(key, at)
 

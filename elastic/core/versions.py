@@ -1,7 +1,8 @@
-"""What runs on two nodes, compared by name (pure).
+"""Comparison of the software versions of two nodes, by name (pure).
 
-A node with another major or minor version does not belong into the job: its workers would fail later, and without a
-clear word. Another patch level, another build (`2.13.0+cpu`), or another script is said and borne.
+A node with a different major or minor version is refused: its workers would fail later, without a clear message. A
+different patch level, build (`2.13.0+cpu`) or script only causes a warning. So does a launcher of the neighbouring
+minor release, which makes rolling upgrades possible (docs/reference/stability.md).
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-BINDING = ("python", "torch", "nccl", "launcher")
-"""What must agree in major and minor version."""
+LAUNCHER = "launcher"
+BINDING = ("python", "torch", "nccl", LAUNCHER)
+"""What must agree in major and minor version; launchers may be one minor version apart."""
 SCRIPT = "script"
-"""The digest of the script: it is compared as a whole."""
+"""The name of the digest of the script, which is compared as a whole."""
 HINTS = {
     "python": "install the same Python on every node",
     "torch": "install the same torch on every node",
@@ -24,7 +26,7 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class VersionDifference:
-    """One name with two values; "" where a side has none. `refused`: they cannot work together."""
+    """One name with two values, "" on a side that has none. `refused`: the two cannot work together."""
 
     name: str
     there: str
@@ -33,17 +35,17 @@ class VersionDifference:
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """What to do about the difference."""
         return HINTS.get(self.name, f"install the same {self.name} on every node")
 
     def words(self, there: str = "there", here: str = "here") -> str:
-        """Both values, each with whose it is."""
+        """Both values, each with the side that it belongs to."""
         name = "the script's digest" if self.name == SCRIPT else self.name
         return f"{name} is {self.there or 'missing'} {there}, {self.here or 'missing'} {here}"
 
 
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> tuple[VersionDifference, ...]:
-    """What differs, the worst first. A side that tells nothing at all differs in nothing."""
+    """Return the differences, refused ones first; none if one side has registered no versions."""
     if not theirs or not ours:
         return ()
     differing = [
@@ -60,7 +62,17 @@ def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> tuple[Ver
 
 
 def _is_incompatible(name: str, there: str, here: str) -> bool:
-    return name in BINDING and bool(there and here) and _major_minor(there) != _major_minor(here)
+    if name not in BINDING or not (there and here) or _major_minor(there) == _major_minor(here):
+        return False
+    return name != LAUNCHER or not _neighbours(_major_minor(there), _major_minor(here))
+
+
+def _neighbours(there: tuple[str, ...], here: tuple[str, ...]) -> bool:
+    """Return whether two versions are minor releases of which one follows the other: 0.1 and 0.2, not 0.9 and 1.0."""
+    (major, minor), (other_major, other_minor) = ((*version, "", "")[:2] for version in (there, here))
+    if major != other_major or not (minor.isdecimal() and other_minor.isdecimal()):
+        return False
+    return abs(int(minor) - int(other_minor)) == 1
 
 
 def _major_minor(version: str) -> tuple[str, ...]:

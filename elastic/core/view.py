@@ -1,4 +1,4 @@
-"""What one agent knows of the documents of a job in the store, and how a document is written (pure).
+"""One agent's view of the documents of a job in the store, and the encoding of documents (pure).
 
 `elastic.core.view_reader` reads them. Their keys are those of `elastic.core.keys`.
 """
@@ -35,7 +35,7 @@ Document = (
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument(Generic[T]):
-    """A document with the revisions it was read at."""
+    """A document with the revisions of its key, and its lease (0 without one)."""
 
     value: T
     create_revision: int
@@ -45,11 +45,11 @@ class StoredDocument(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """What one agent knows of its job in the store, at `revision`.
+    """One agent's view of its job in the store, at `revision`.
 
-    `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); the others know
-    themselves. `generation` is the document under whichever of `JobKeys.generations` is there. `damaged` names
-    documents that could not be read, `damaged_at` has the mod revision of each; `unreadable` are those of them that the
+    `members` and `outcomes` are complete only for an agent that follows all of them (`complete`); other agents see only
+    their own. `generation` is the document under the one of `JobKeys.generations` that exists. `damaged` are the keys
+    of documents that cannot be read, `damaged_at` are their mod revisions, and `unreadable` are those of them that the
     whole job needs.
 
     `schema` is None, or the schema of a job of another version: `ViewReader` reads no document of such a job.
@@ -76,24 +76,24 @@ class StoreView:
 
     @property
     def current_generation(self) -> Generation | None:
-        """The newest generation of the present run of the job, None before its first."""
+        """The newest generation of the current run of the job, None before its first one."""
         if self.generation is None or (self.spec is not None and self.spec.value.run != self.generation.value.run):
             return None
         return self.generation.value
 
     @property
     def budget(self) -> Budget:
-        """What the present run of the job has used up: the newest document has the newest budget."""
+        """The used budget of the current run of the job, from the newest document that contains it."""
         generation, go = self.current_generation, self.go.value if self.go is not None else None
         if generation is None:
             return Budget()
-        # What is charged while a generation runs on is in its next document, which is newer than its go.
+        # A charge to a generation that continues is in its next document, which is newer than its start signal.
         started = go is not None and go.g == generation.g and not generation.continues
         return go.budget if go is not None and started else generation.budget
 
 
 def encode(document: Document) -> bytes:
-    """Write a document as compact JSON."""
+    """Encode a document as compact JSON; a long generation is compressed."""
     return generation_codec.write(document) if isinstance(document, Generation) else _ENCODER.encode(document)
 
 

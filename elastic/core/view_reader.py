@@ -1,8 +1,8 @@
 """Reads the documents of a job from the entries of the store (pure).
 
-Documents are JSON with a schema: a document that does not fit raises `DocumentError` and nothing else can happen. Their
-keys are those of `elastic.core.keys`. The number of the schema is in `spec`. If it is another one than `SCHEMA`, no
-document of the job is decoded: what they mean, only the other version knows.
+Documents are JSON with a schema: a document that does not fit raises `DocumentError`, and no other exception. Their
+keys are those of `elastic.core.keys`. The number of the schema is in `spec`. If it differs from `SCHEMA`, no document
+of the job is decoded, because only the other version knows what they mean.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DOCUMENT_BYTES_MAX = 1_400_000
 """Below etcd's limit of 1.5 MiB for a request."""
 
 Known = tuple[KeyValue, StoredDocument[Any] | None]
-"""An entry with its document, None if that could not be read."""
+"""An entry with its document, None if the document cannot be read."""
 
 
 class ViewReader:
@@ -52,7 +52,7 @@ class ViewReader:
         self._decoded: dict[str, Known] = {}
 
     def read(self, entries: Mapping[str, KeyValue], revision: int, *, complete: bool) -> StoreView:
-        """Build the view of these entries. A document that does not fit its schema is left out and named."""
+        """Build the view of these entries. A document that does not fit its schema is listed in `damaged`."""
         keys = self._keys
         if (schema := _other_schema(entries.get(keys.spec))) is not None:
             return StoreView(revision=revision, complete=complete, schema=schema)
@@ -75,13 +75,13 @@ class ViewReader:
         )
 
     def _decode_changed(self, entries: Mapping[str, KeyValue]) -> dict[str, Known]:
-        """Every entry with its document; what did not change since the last call is not decoded again."""
+        """Return every entry with its document; entries that have not changed since the last call are not decoded."""
         before, decoded = self._decoded, dict[str, Known]()
         for key, entry in entries.items():
             known = before.get(key)
             if known is not None and (known[0] is entry or known[0] == entry):
                 decoded[key] = known
-            elif is_known(self._keys, key):  # A later version may put something elsewhere; it is not ours.
+            elif is_known(self._keys, key):  # A later version may use keys that this one does not know.
                 decoded[key] = (entry, self._decode(entry))
         return decoded
 
@@ -96,14 +96,14 @@ class ViewReader:
 def _newest(
     written: Iterable[Known],
 ) -> tuple[StoredDocument[Generation] | None, StoredDocument[Generation] | None]:
-    """The document of the newest generation, and an older one under another key: a person has put it there."""
+    """The document of the newest generation, and an older one under another key, which an operator has written."""
     readable = (stored for _, stored in written if stored is not None)
     newest, replaced, *_ = (*sorted(readable, key=lambda stored: -stored.mod_revision), None, None)
     return newest, replaced
 
 
 def _by_kind(keys: JobKeys, decoded: Mapping[str, Known]) -> Mapping[str, Mapping[str, StoredDocument[Any]]]:
-    """The documents that could be read, by the first part of their keys and the rest of it."""
+    """The readable documents, by the first part of their keys and by the rest."""
     documents: defaultdict[str, dict[str, StoredDocument[Any]]] = defaultdict(dict)
     for key, (_, stored) in decoded.items():
         if stored is not None:
@@ -124,7 +124,7 @@ def _newest_outcomes(written: Mapping[str, StoredDocument[Any]]) -> dict[tuple[i
 
 
 def decode(keys: JobKeys, key: str, value: bytes) -> Any:
-    """Read the document of a key; `DocumentError` names the key and what does not fit."""
+    """Decode the document of a key. Raises `DocumentError`, with the key and the reason."""
     document = _read(keys, key, value)
     if wrong := contradiction(document):
         raise DocumentError(f"{key}: {wrong}")
@@ -132,13 +132,13 @@ def decode(keys: JobKeys, key: str, value: bytes) -> Any:
 
 
 def is_known(keys: JobKeys, key: str) -> bool:
-    """Tell whether this version has a document at that key."""
+    """Return whether this version has a document under that key."""
     return key.startswith((keys.members, keys.outcomes, keys.leaves)) or key[len(keys.root) :] in _READERS
 
 
 def _read(keys: JobKeys, key: str, value: bytes) -> Any:
     if len(value) > DOCUMENT_BYTES_MAX:
-        raise DocumentError(f"{key}: {len(value)} bytes are more than a document may have")
+        raise DocumentError(f"{key}: {len(value)} bytes are more than the limit of {DOCUMENT_BYTES_MAX}")
     try:
         if key.startswith(keys.members):
             return _MEMBER.decode(value)
@@ -161,7 +161,7 @@ def _read_spec(value: bytes) -> JobSpec:
 
 
 def _other_schema(spec: KeyValue | None) -> int | None:
-    """The schema that a spec names, whatever else it says; None if it names none, or `SCHEMA`."""
+    """The schema in a spec, whatever else the spec contains; None if it has none, or `SCHEMA`."""
     try:
         schema = SCHEMA if spec is None else _SPEC_HEAD.decode(spec.value).schema
     except UNREADABLE:
@@ -170,7 +170,7 @@ def _other_schema(spec: KeyValue | None) -> int | None:
 
 
 class _SpecHead(msgspec.Struct, frozen=True):
-    """What of a spec says how the rest is to be read."""
+    """The part of a spec that decides how to decode the rest."""
 
     schema: int = SCHEMA
     mode: object = None
@@ -193,7 +193,7 @@ _SINGLE: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "saved": msgspec.json.Decoder(SavedCheckpoint).decode,
     "halt": msgspec.json.Decoder(StopOrder).decode,
 }
-"""The documents of which a job has one; the fields of the view have their names."""
+"""The documents that a job has once; the fields of the view have the same names."""
 _GENERATIONS: Final = {
     kind.document_name: partial(generation_codec.read, decoder=msgspec.json.Decoder(kind))
     for kind in (Generation, ClusterSpec)

@@ -1,9 +1,9 @@
-"""Train a small network on scikit-learn's digits with Hugging Face Accelerate, in a world that may change at any time.
+"""Train a small network on scikit-learn's digits with Hugging Face Accelerate; the world size may change at any time.
 
-Runs as it is under elastic-launch, torchrun and plain python (`pip install '.[accelerate,examples]'`):
+Runs unchanged under elastic-launch, torchrun and plain python (`pip install '.[accelerate,examples]'`):
 
-    elastic-launch --local_nodes 3 --np 1:3 -m elastic.examples.accelerate_digits
-    torchrun --nproc_per_node 2 -m elastic.examples.accelerate_digits
+    elastic-launch --local-nodes 3 --np 1:3 -m elastic.examples.accelerate_digits
+    torchrun --nproc-per-node 2 -m elastic.examples.accelerate_digits
     python -m elastic.examples.accelerate_digits
 """
 
@@ -22,10 +22,10 @@ from elastic.integrations.accelerate import ElasticAccelerator
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--batch", type=int, default=16, help="samples that a process takes at once")
-parser.add_argument("--accumulate", type=int, default=2, help="batches in a step of each process of the first world")
+parser.add_argument("--accumulate", type=int, default=2, help="batches per step of a process, in the first generation")
 parser.add_argument("--lr", type=float, default=3e-3)
 parser.add_argument("--checkpoint_every", type=int, default=50, help="steps")
-parser.add_argument("--step_time", type=float, default=0.0, help="least seconds for one batch, to watch it")
+parser.add_argument("--step_time", type=float, default=0.0, help="minimum seconds per batch, to watch it")
 args = parser.parse_args()
 
 pixels, digits = load_digits(return_X_y=True)

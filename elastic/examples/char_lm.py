@@ -1,9 +1,9 @@
-"""A small GPT that learns Python from the standard library's own text, letter by letter, sharded with FSDP2.
+"""Train a small GPT on the source of Python's standard library, character by character, sharded with FSDP2.
 
-    elastic-launch --local_nodes 2 --np 1:2 -m elastic.examples.char_lm
-    torchrun --nproc_per_node 2 -m elastic.examples.char_lm --steps 300
+    elastic-launch --local-nodes 2 --np 1:2 -m elastic.examples.char_lm
+    torchrun --nproc-per-node 2 -m elastic.examples.char_lm --steps 300
 
-Parameters and moments lie in shards on all ranks. A checkpoint fits any world size.
+Parameters and optimizer state are sharded over all ranks. A checkpoint can be loaded at any world size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LENGTH, WIDTH = 64, 64
 
 
 class Gpt(nn.Module):
-    """Letters in, the odds of the next letter out, as logarithms."""
+    """Predicts the next character at each position: returns logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Gpt(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shapes: (batch, LENGTH) of letters to (batch, LENGTH, 128)."""
+        """Map characters of shape (batch, LENGTH) to logits of shape (batch, LENGTH, 128)."""
         hidden = self.letter(x) + self.place.weight
         for block in self.blocks:
             hidden = block(hidden, src_mask=self.mask, is_causal=True)
@@ -46,7 +46,7 @@ class Gpt(nn.Module):
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--steps", type=int, default=200)
-parser.add_argument("--batch", type=int, default=16, help="windows in one step of the whole world")
+parser.add_argument("--batch", type=int, default=16, help="windows per step over all ranks")
 parser.add_argument("--files", type=int, default=40, help="modules of the standard library to read")
 args = parser.parse_args()
 

@@ -1,9 +1,9 @@
-"""Train a small network on scikit-learn's digits with DDP, in a world that may change at any time.
+"""Train a small network on scikit-learn's digits with DDP; the world size may change at any time.
 
-Runs as it is under elastic-launch, torchrun and plain python:
+Runs unchanged under elastic-launch, torchrun and plain python:
 
-    elastic-launch --local_nodes 3 --np 1:3 -m elastic.examples.digits
-    torchrun --nproc_per_node 2 -m elastic.examples.digits
+    elastic-launch --local-nodes 3 --np 1:3 -m elastic.examples.digits
+    torchrun --nproc-per-node 2 -m elastic.examples.digits
     python -m elastic.examples.digits
 """
 
@@ -23,15 +23,15 @@ import elastic
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--epochs", type=int, default=30)
-parser.add_argument("--steps", type=int, default=None, help="stop after so many steps instead of --epochs")
-parser.add_argument("--batch", type=int, default=64, help="samples in one step of the whole world")
+parser.add_argument("--steps", type=int, default=None, help="stop after this number of steps instead of --epochs")
+parser.add_argument("--batch", type=int, default=64, help="samples per step over all ranks")
 parser.add_argument("--lr", type=float, default=2e-3)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--checkpoint_every", type=int, default=50, help="steps")
 parser.add_argument("--memory_every", type=int, default=1, help="steps; 0 keeps nothing in memory")
 parser.add_argument("--print_every", type=int, default=50, help="steps")
-parser.add_argument("--step_time", type=float, default=0.0, help="least seconds for one step, to watch it")
-parser.add_argument("--step_log", default=os.environ.get("ELASTIC_STEP_LOG"), help="a file: one line for each step")
+parser.add_argument("--step_time", type=float, default=0.0, help="minimum seconds per step, to watch it")
+parser.add_argument("--step_log", default=os.environ.get("ELASTIC_STEP_LOG"), help="file that gets one line per step")
 args = parser.parse_args()
 
 here = elastic.init()

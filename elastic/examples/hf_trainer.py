@@ -1,7 +1,7 @@
-"""Train a small language model on the source of Python's own library with Hugging Face's Trainer, in any world.
+"""Train a small language model on Python's standard library with Hugging Face's Trainer, at any world size.
 
-    elastic-launch --local_nodes 3 --np 1:3 -m elastic.examples.hf_trainer
-    torchrun --nproc_per_node 2 -m elastic.examples.hf_trainer
+    elastic-launch --local-nodes 3 --np 1:3 -m elastic.examples.hf_trainer
+    torchrun --nproc-per-node 2 -m elastic.examples.hf_trainer
     python -m elastic.examples.hf_trainer
 
 It needs `pip install 'elastic-launch[transformers]'`.
@@ -23,7 +23,7 @@ from elastic.integrations.transformers import ElasticTrainer
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--output_dir", default="hf_trainer", help="the Trainer's checkpoint-* folders")
 parser.add_argument("--epochs", type=float, default=3)
-parser.add_argument("--batch", type=int, default=24, help="samples in one step of the whole world")
+parser.add_argument("--batch", type=int, default=24, help="samples per step over all ranks")
 parser.add_argument("--save_steps", type=int, default=100)
 parser.add_argument("--step_time", type=float, default=0.0, help="seconds to wait after each step, to watch it")
 LENGTH = 64
@@ -45,13 +45,13 @@ class Source(Dataset[dict[str, torch.Tensor]]):
 
 
 class Slower(TrainerCallback):
-    """Waits after each step."""
+    """Pauses after each step."""
 
     def __init__(self, step_time: float) -> None:
         self.step_time = step_time
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step is complete."""
+        """Pause after a step."""
         time.sleep(self.step_time)
 
 

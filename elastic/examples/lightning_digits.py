@@ -1,9 +1,9 @@
-"""Train a small network on scikit-learn's digits with Lightning, in a world that may change at any time.
+"""Train a small network on scikit-learn's digits with Lightning; the world size may change at any time.
 
-Runs as it is under elastic-launch, torchrun and plain python:
+Runs unchanged under elastic-launch, torchrun and plain python:
 
-    elastic-launch --local_nodes 3 --np 1:3 -m elastic.examples.lightning_digits
-    torchrun --nproc_per_node 2 -m elastic.examples.lightning_digits
+    elastic-launch --local-nodes 3 --np 1:3 -m elastic.examples.lightning_digits
+    torchrun --nproc-per-node 2 -m elastic.examples.lightning_digits
     python -m elastic.examples.lightning_digits
 """
 
@@ -32,18 +32,18 @@ class Digits(lightning.LightningModule):
         self.network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         images, labels = batch
         time.sleep(self.step_time)
         return cross_entropy(self.network(images), labels)
 
     def validation_step(self, batch: Any, _: int) -> None:
-        """The share of images that are read right."""
+        """Log the share of images that are classified correctly."""
         images, labels = batch
         self.log("accuracy", (self.network(images).argmax(1) == labels).float().mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Return the Adam optimizer."""
         return torch.optim.Adam(self.parameters(), lr=2e-3)
 
 
@@ -51,8 +51,8 @@ def main() -> None:
     """Train, and print the accuracy on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=64, help="samples of one step over all ranks")
-    parser.add_argument("--step_time", type=float, default=0.0, help="least seconds for one step, to watch it")
+    parser.add_argument("--batch", type=int, default=64, help="samples per step over all ranks")
+    parser.add_argument("--step_time", type=float, default=0.0, help="minimum seconds per step, to watch it")
     args = parser.parse_args()
 
     lightning.seed_everything(0, verbose=False)

@@ -1,6 +1,6 @@
-"""Train on scikit-learn's digits the way OneFlow's page on distributed training does it: the script names its nodes.
+"""Train on scikit-learn's digits as in OneFlow's guide to distributed training: the script lists its nodes.
 
-On both machines the same line; the first of them shows the result and saves the model:
+Run the same command on both machines; the first one shows the result and saves the model:
 
     python -m elastic.examples.oneflow_style --nodes 192.168.1.12,192.168.1.11
 
@@ -20,18 +20,18 @@ BATCH_SIZE = 100
 
 
 def config_distributed(args: argparse.Namespace) -> None:
-    """Say what the job is. Outside a worker this starts the script again in workers; inside one it does nothing."""
-    flow.config.gpu_device_num(args.gpu_device_num)  # GPUs, and so workers, on every node.
+    """Configure the job. Outside a worker this starts the script in workers; inside a worker it does nothing."""
+    flow.config.gpu_device_num(args.gpu_device_num)  # The number of GPUs, and so of workers, on every node.
     if args.ctrl_port:
-        flow.env.ctrl_port(args.ctrl_port)  # The port where the workers meet; without it any free one.
-    if args.nodes:  # The first node shows the output and saves the model.
+        flow.env.ctrl_port(args.ctrl_port)  # The rendezvous port of the workers; by default a free one.
+    if args.nodes:  # The node that shows the output and saves the model.
         flow.env.machine([{"addr": address} for address in args.nodes.split(",")])
     else:
         flow.launch()
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train in a worker. Torch is imported here: the process that the user starts becomes the launcher without it."""
+    """Train in a worker. Torch is imported here, because the process that becomes the launcher does not need it."""
     import torch
     from sklearn.datasets import load_digits
     from torch.nn.functional import cross_entropy
@@ -43,7 +43,7 @@ def train(args: argparse.Namespace) -> None:
     labels = torch.tensor(digits, device=ctx.device)
     test, known = torch.randperm(len(images), generator=torch.Generator().manual_seed(0)).tensor_split([360])
     network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(ctx.device)
-    model = DistributedDataParallel(network)  # Sends rank 0's weights to all, and averages the gradients of all.
+    model = DistributedDataParallel(network)  # Broadcasts rank 0's weights, and averages the gradients over all ranks.
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for epoch in range(1, args.epochs + 1):
         order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(epoch))]
@@ -64,9 +64,9 @@ def train(args: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", default="", help="the addresses of all nodes, with commas; without, this machine")
+    parser.add_argument("--nodes", default="", help="comma-separated addresses of all nodes; default: this machine")
     parser.add_argument("--gpu_device_num", type=int, default=1)
-    parser.add_argument("--ctrl_port", type=int, default=0)
+    parser.add_argument("--ctrl-port", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--model", default="mlp.pt", help="where the first node saves the model")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Guess the next character of Python's own library from the three before it, with a sparse table on the servers.
+"""Predict the next character of Python's standard library from the three before it, with a sparse table on servers.
 
-The table has a row for each of the 2,097,152 triples of ASCII characters. Only the rows of a batch come to a worker,
-and only rows that were trained cost memory on their server.
+The table has a row for each of the 2,097,152 triples of ASCII characters. A worker only pulls the rows of its batch,
+and only rows that were trained use memory on their server.
 
-    elastic-launch --server_num 2 --worker_num 2 -m elastic.examples.ps_embedding
+    elastic-launch --server-num 2 --worker-num 2 -m elastic.examples.ps_embedding
 
 To start it by hand, see ps_regression.
 """
@@ -21,11 +21,11 @@ import elastic
 from elastic.train import ps
 
 CHARACTERS = 128
-MODULES = ("argparse", "ast", "inspect", "pathlib", "random", "shutil", "socket", "subprocess", "textwrap", "typing")
+MODULES = ("argparse", "ast", "inspect", "optparse", "random", "shutil", "socket", "subprocess", "textwrap", "typing")
 
 
 def samples() -> tuple[torch.Tensor, torch.Tensor]:
-    """Read the source of some modules: every triple of characters as one number, and the character after it."""
+    """Read the source of some modules; return every triple of characters as one number, and the character after it."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     source = b"".join((folder / f"{name}.py").read_bytes() for name in MODULES)
     text = torch.tensor([character for character in source if character < CHARACTERS])
@@ -52,7 +52,7 @@ def train(args: argparse.Namespace, index: int) -> None:
 
 
 def main() -> None:
-    """Read the command line, then serve or train, as the environment says."""
+    """Read the command line, then serve or train, depending on the environment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=512)

@@ -2,7 +2,7 @@
 
 On one machine, under elastic-launch:
 
-    elastic-launch --server_num 2 --worker_num 2 -m elastic.examples.ps_regression
+    elastic-launch --server-num 2 --worker-num 2 -m elastic.examples.ps_regression
 
 By hand, one line in each of four terminals:
 
@@ -12,7 +12,7 @@ By hand, one line in each of four terminals:
     PADDLE_TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0                    python -m elastic.examples.ps_regression
     PADDLE_TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=1                    python -m elastic.examples.ps_regression
 
-On several machines PADDLE_PSERVER_IPS and PADDLE_PSERVER_PORT name the servers, and PADDLE_CURRENT_IP each one itself.
+On several machines PADDLE_PSERVER_IPS and PADDLE_PSERVER_PORT name the servers; each server sets PADDLE_CURRENT_IP.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH_SIZE = 8
 
 def samples() -> tuple[torch.Tensor, torch.Tensor]:
     """Load 442 patients: 10 features and a target, each scaled to mean 0 and standard deviation 1."""
-    from sklearn.datasets import load_diabetes  # Servers need no data, and start sooner without scikit-learn.
+    from sklearn.datasets import load_diabetes  # Servers need no data, and start faster without scikit-learn.
 
     features, target = load_diabetes(return_X_y=True, scaled=False)
     x = torch.tensor(features, dtype=torch.float32)
@@ -41,7 +41,7 @@ def samples() -> tuple[torch.Tensor, torch.Tensor]:
 def train(args: argparse.Namespace, index: int) -> None:
     """Train as one of the workers; `index` counts them from 0."""
     x, y = samples()
-    torch.manual_seed(index)  # Each worker shuffles the samples in its own way.
+    torch.manual_seed(index)  # Each worker shuffles the samples differently.
     model = torch.nn.Linear(10, 1)
     with ps.Worker(model, lr=args.lr, mode=args.mode) as worker:
         for epoch in range(args.epochs):
@@ -60,7 +60,7 @@ def train(args: argparse.Namespace, index: int) -> None:
 
 
 def main() -> None:
-    """Read the command line, then serve or train, as the environment says."""
+    """Read the command line, then serve or train, depending on the environment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--lr", type=float, default=0.001)

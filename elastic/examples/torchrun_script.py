@@ -1,6 +1,6 @@
-"""Digits as a script for torchrun, with a checkpoint of its own and nothing of elastic-launch in it.
+"""Train on scikit-learn's digits as a script for torchrun, with a hand-written checkpoint and without elastic-launch.
 
-Start it with `torchrun --nproc_per_node 2`, `elastic-launch --local_nodes 2` or `python`, each followed by
+Start it with `torchrun --nproc-per-node 2`, `elastic-launch --local-nodes 2` or `python`, each followed by
 `-m elastic.examples.torchrun_script`. It resumes after the last finished epoch.
 """
 
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def save(path: str, content: dict[str, object]) -> None:
-    """Replace the checkpoint in one step: a reader finds the old one or the new one, also after a kill."""
+    """Replace the checkpoint atomically: readers find the old one or the new one, even if the process is killed."""
     torch.save(content, f"{path}.new")
     os.replace(f"{path}.new", path)
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="digits.pt", help="a file that every worker can read")
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()
-    if "RANK" not in os.environ:  # Plain python: a world of one.
+    if "RANK" not in os.environ:  # Plain python: a single process.
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     device = torch.device("cpu")
     if torch.cuda.is_available():

@@ -1,8 +1,8 @@
-"""A folder in which a framework keeps its checkpoints: each one whole or absent, and fenced by generation.
+"""A folder in which a framework keeps its checkpoints: each one complete or absent, and fenced by generation.
 
-The framework writes into a staging folder, which gets its name in one rename after all files are on the disk. Under
-elastic-launch rank 0 of each generation claims the folder (`elastic.train.checkpoint.fence`), so that what an older
-generation publishes later does not count. Everything here is a collective.
+The framework writes into a staging folder, which is renamed once all files are on the disk. Under elastic-launch
+rank 0 of each generation claims the folder (`elastic.train.checkpoint.fence`), and checkpoints that an older
+generation publishes later are ignored. All methods are collectives.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from elastic.train.comm.rank_errors import RankError, decode_errors, encode_erro
 from elastic.train.process_group.topology import Topology, host
 
 META: Final = "elastic.json"
-"""The file in a checkpoint that says that this module published it."""
+"""The file that marks a checkpoint as published by this module."""
 CLAIMS: Final = ".elastic"
-"""The folder of the claims: not that of `--checkpoint_dir`, which may be the same folder and has claims of its own."""
+"""The folder of the claims. `--checkpoint-dir` may be the same folder, and has its claims elsewhere."""
 
 Result = TypeVar("Result")
 
 
 class FrameworkCheckpoint(NamedTuple):
-    """One checkpoint of a framework: the number of steps that were trained, and its folder."""
+    """One checkpoint of a framework: the number of trained steps, and its folder."""
 
     step: int
     folder: Path
 
 
 class _Meta(msgspec.Struct, frozen=True, order=True):
-    """What `META` holds: the step, and the fence's mark at the time, "" without one."""
+    """The content of `META`: the step, and the fence's mark when it was published, "" without a fence."""
 
     step: int
     mark: str
@@ -53,12 +53,12 @@ class CheckpointFolder:
     """The checkpoints of a framework in one folder, as one rank sees and writes them.
 
     Args:
-        folder: Where the framework keeps its checkpoints. Every node must be able to read and write it.
-        place: This rank's place. Every rank makes this object at the same point of the script.
-        setting: How the user names the folder, for error messages: "output_dir".
+        folder: The folder of the framework's checkpoints. Every node must be able to read and write it.
+        place: This rank's place. Every rank creates this object at the same point of the script.
+        setting: The name of the user's setting for the folder, for error messages: "output_dir".
 
     Raises:
-        CheckpointError: The folder cannot be written, or belongs to a later generation; on all ranks.
+        CheckpointError: The folder is not writable, or belongs to a later generation; raised on all ranks.
     """
 
     def __init__(self, folder: str | os.PathLike[str], place: Topology, *, setting: str) -> None:
@@ -71,7 +71,7 @@ class CheckpointFolder:
         self._together("claiming the folder of checkpoints", self._claim)
 
     def newest(self) -> FrameworkCheckpoint | None:
-        """Find the newest checkpoint that this module published and that counts; the same on all ranks."""
+        """Find the newest valid checkpoint that this module published; the same on all ranks."""
         found = self._together("listing the checkpoints", self._newest)
         message = byte_collectives.broadcast(
             msgspec.json.encode(found) if self._place.rank == 0 else None, 0, self._place.group
@@ -83,15 +83,15 @@ class CheckpointFolder:
         """Let every rank write its files of a checkpoint, and publish them.
 
         Args:
-            name: The name of the checkpoint's folder. One of the same name is replaced.
-            step: The number of steps that were trained.
-            write: Gets a staging folder of that name, the same on every rank, and writes into it.
+            name: The name of the checkpoint's folder. An existing one is replaced.
+            step: The number of trained steps.
+            write: Writes into the staging folder that it is passed; it has that name and is the same on every rank.
 
         Returns:
             The checkpoint's folder.
 
         Raises:
-            CheckpointError: It could not be written; on all ranks. What was there before stays.
+            CheckpointError: It could not be written; raised on all ranks. Earlier checkpoints stay intact.
         """
         doing = f"saving {name}"
         staged_name = self._together(doing, lambda: self._stage(name))
@@ -140,7 +140,7 @@ class CheckpointFolder:
         return parent.name
 
     def _require_shared(self, staged: Path) -> None:
-        """Raise `CheckpointError` on all ranks if one of them does not see what rank 0 has made."""
+        """Raise `CheckpointError` on all ranks if one of them does not see the folder that rank 0 created."""
         sees = b"" if staged.is_dir() else f"{host()}:{self.folder}".encode()
         unseeing = sorted({message.decode() for message in byte_collectives.gather(sees, self._place.group) if message})
         if unseeing:
@@ -163,7 +163,7 @@ class CheckpointFolder:
             fence.check(self.folder / CLAIMS, self._mark, self._setting)
 
     def _together(self, doing: str, work: Callable[[], Result], *, everywhere: bool = False) -> Result | None:
-        """Do this on rank 0, or on every rank; if it fails on one, the same error is raised on all of them."""
+        """Run an action on rank 0, or on every rank; if it fails on one, the same error is raised on all of them."""
         error, result = None, None
         try:
             if everywhere or self._place.rank == 0:
@@ -171,14 +171,14 @@ class CheckpointFolder:
                     result = work()
         except CheckpointError as failure:
             error = RankError.of(failure)
-        except Exception as failure:  # noqa: BLE001  # All ranks are told, and raise it.
+        except Exception as failure:  # noqa: BLE001  # All ranks raise it.
             error = RankError(f"{doing} failed on rank {self._place.rank}: {type(failure).__name__}: {failure}", True)
         raise_first(decode_errors(byte_collectives.gather(encode_error(error), self._place.group)))
         return result
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, str, _Meta]]:
-    """The checkpoints that were published in a folder: step, name, and what each says of itself."""
+    """Return the published checkpoints of a folder: step, name and metadata."""
     try:
         paths = list(folder.iterdir())
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, str, _Meta]]:
         try:
             meta = _decode_meta((path / META).read_bytes())
         except (OSError, *UNREADABLE):
-            continue  # Not one of ours.
+            continue  # Not published by this module.
         yield meta.step, path.name, meta
 
 

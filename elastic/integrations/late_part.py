@@ -1,4 +1,4 @@
-"""A part of an `elastic.State` whose object is made later than the state is restored."""
+"""A part of an `elastic.State` whose object is created after the state is restored."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class LatePart:
-    """Keeps what was restored until there is an object to load it into.
+    """Keeps a restored state until there is an object to load it into.
 
-    A framework makes optimizer and scheduler only when training begins, and must know before that where to resume.
+    A framework creates optimizer and scheduler only when training begins, and must know earlier where to resume.
     """
 
     def __init__(self) -> None:
@@ -17,9 +17,9 @@ class LatePart:
         self._restored: Mapping[str, Any] | None = None
 
     def bind(self, thing: Any) -> None:
-        """Load what was restored, if anything was, into `thing`, which has `state_dict` and `load_state_dict`.
+        """Load the restored state, if there is one, into `thing`, which has `state_dict` and `load_state_dict`.
 
-        From now on its state is saved.
+        From now on the state of `thing` is saved.
         """
         self._object = thing
         if self._restored is not None:
@@ -27,13 +27,13 @@ class LatePart:
             self._restored = None
 
     def forget(self) -> None:
-        """Drop what was restored: something newer is loaded instead."""
+        """Drop the restored state, because a newer one is loaded instead."""
         self._restored = None
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The state of the object; nothing before `bind`."""
+        """Return the state of the object; {} before `bind`."""
         return {} if self._object is None else self._object.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keep a state until `bind`. An empty one, of a rank that had no object yet, is none."""
+        """Keep a state until `bind`. An empty one, from a rank that had no object yet, is ignored."""
         self._restored = state or None

@@ -1,4 +1,4 @@
-"""The options of torch's DataLoader that an exact loader takes over from the one of the script."""
+"""The options of torch's DataLoader that an exact loader copies from the script's loader."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TAKEN_OVER: Final = (
 
 
 def options_of(loader: Any, *also: str) -> dict[str, Any]:
-    """The options of `loader` by name, without dataset, batch size and order; `also` names further ones."""
+    """Return the options of `loader` by name, without dataset, batch size and order; `also` names further ones."""
     options = {name: getattr(loader, name) for name in (*TAKEN_OVER, *also) if hasattr(loader, name)}
     if not options.get("pin_memory_device"):
-        options.pop("pin_memory_device", None)  # Torch warns of it, even where it is the default.
+        options.pop("pin_memory_device", None)  # Torch warns about it, even if it has its default value.
     return options

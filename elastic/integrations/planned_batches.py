@@ -1,4 +1,4 @@
-"""The batches of one rank when every step takes the same samples in every world."""
+"""The batches of one rank when every step takes the same samples at every world size."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from elastic.train.data.permutation import Permutation
 class PlannedBatches(Sampler[list[Any]]):
     """A batch sampler for torch's DataLoader, for a framework that counts the steps and skips batches.
 
-    Since a step takes `total` samples in every world, the place in the data follows from the number of steps. An epoch
-    that is resumed yields an empty list for each batch before its place: the framework skips them, and nothing is read.
+    A step takes `total` samples at every world size, so the place in the data follows from the number of steps. A
+    resumed epoch yields an empty list for each batch before its place: the framework skips them, and nothing is read.
 
     Args:
-        length: The samples of the dataset.
-        total: The samples of a step, over all ranks.
-        batch_size: The most samples that a rank takes at once.
+        length: The number of samples of the dataset.
+        total: The number of samples of a step, over all ranks.
+        batch_size: The largest number of samples that a rank takes at once.
         rank: This process's rank.
         world: The number of ranks.
         seed: Shuffles each epoch, as in `elastic.ElasticSampler`; None keeps the order of the dataset.
         order: `order(epoch)` returns the indices of an epoch, the same on all ranks.
-        drop_last: Leave out the samples at the end of an epoch that make no whole step.
+        drop_last: Leave out the samples at the end of an epoch that do not fill a step.
 
     Raises:
-        ConfigError: A number is not 1 or more.
+        ConfigError: A number is less than 1.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class PlannedBatches(Sampler[list[Any]]):
 
     @property
     def steps(self) -> int:
-        """The steps of an epoch, the same in every world."""
+        """The number of steps of an epoch, the same at every world size."""
         return self.plan.steps
 
     @property
     def per_step(self) -> int:
-        """The micro-batches of a step in this world; the last step of an epoch may have fewer."""
+        """The number of micro-batches of a step at this world size; the last step of an epoch may have fewer."""
         return self.rule.micro_batches(self.world)
 
     def begin(self, epoch: int, steps: int) -> None:
-        """Say that the next loop is over what remains of `epoch` after `steps` steps."""
+        """Let the next loop cover what remains of `epoch` after `steps` steps."""
         self._epoch, self._place = epoch, steps
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
-        """What this rank takes in a step of the epoch, counted from 0."""
+        """Return the micro-batches of this rank in a step of the epoch, counted from 0."""
         return self.plan.micro_batches(step, self.rank)
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -79,5 +79,5 @@ class PlannedBatches(Sampler[list[Any]]):
                 yield self._order.take(epoch, micro.positions)
 
     def __len__(self) -> int:
-        """The batches of a whole epoch."""
+        """Return the number of batches of a whole epoch."""
         return self.plan.batches

@@ -1,4 +1,4 @@
-"""Small files of rank 0 in the job's folder for checkpoints."""
+"""Small files that rank 0 keeps in the job's checkpoint directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic.train.report import log_to_agent
 
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a record of rank 0; a failure is said, and training continues."""
+    """Replace a record of rank 0. A failure is logged, and training continues."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps(content).encode())

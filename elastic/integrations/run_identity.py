@@ -1,4 +1,4 @@
-"""Which run of which job this is, and the ID under which trackers know it."""
+"""Identifies the run of a job, and derives the ID that trackers use for it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from elastic import environment
 from elastic.integrations.record import write_record
 
 NAME_MAX: Final = 48
-"""Characters of the job ID in a run's ID: a person recognises it, and W&B and file systems take the whole."""
+"""Characters of the job ID in a run's ID: enough to recognise it, few enough for W&B and file systems."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """What tells the runs of jobs apart. `incarnation` and `run` are "" outside elastic-launch.
+    """The identity of one run of one job. `incarnation` and `run` are "" outside elastic-launch.
 
     Attributes:
-        job_id: The job.
-        incarnation: The random word of the job's first start in this etcd.
-        run: The run of the job: "1", and one more with each `--rerun`.
+        job_id: The job ID.
+        incarnation: The random ID of the job's first start in this etcd.
+        run: The number of the run: "1" at first, incremented by each `--rerun`.
     """
 
     job_id: str
@@ -35,28 +35,29 @@ class RunIdentity:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> RunIdentity:
-        """Read it from the environment of a worker."""
+        """Read the identity from the environment of a worker."""
         incarnation = environ.get("ELASTIC_FENCE", "").rpartition("/")[0]
         run = (environ.get("ELASTIC_RUN") or "1") if incarnation else ""
         return cls(environment.read(environ).job_id, incarnation, run)
 
     def run_id(self) -> str:
-        """An ID for trackers: letters, digits, "_" and "-". Outside elastic-launch it is another one at each call."""
+        """Return an ID for trackers: letters, digits, "_" and "-". Outside elastic-launch it is new at each call."""
         unique = f"{self.incarnation}/{self.run}" if self.incarnation else secrets.token_hex(8)
         digest = hashlib.sha256(f"{self.job_id}\0{unique}".encode()).hexdigest()[:10]
         return f"{safe(self.job_id)[:NAME_MAX] or 'run'}-{digest}"
 
     def continues(self, recorded: RunIdentity) -> bool:
-        """Tell whether a run that the folder has a record of is this one.
+        """Return whether a run recorded in the folder is continued by this one.
 
-        Another run of the same incarnation is not: a user asked for it with `--rerun`. A new incarnation is: etcd
-        came back empty, or the job was forgotten, and training continues from the checkpoints in this folder.
+        A run with another number in the same incarnation is not: a user requested a new run with `--rerun`. A run of
+        an older incarnation is: etcd lost its data, or the job was deleted from it, and training continues from the
+        checkpoints in this folder.
         """
         return recorded.incarnation != self.incarnation or recorded.run == self.run
 
 
 def recorded_id(own: RunIdentity, folder: Path) -> str:
-    """Take the recorded ID if this run continues it; else derive one, and record it."""
+    """Return the recorded ID if this run continues that one; otherwise derive an ID and record it."""
     path = folder / "run.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         recorded = json.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Holds back the values that an earlier generation has logged."""
+"""Drops values that an earlier generation has already logged."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from elastic.train.report import log_to_agent
 
 
 class StepGuard:
-    """Tells which values earlier generations have not logged. What this process itself logs is never held back."""
+    """Selects the values that earlier generations have not logged. Steps that this process repeats are not dropped."""
 
     def __init__(
         self, logged: Callable[[], Mapping[str, int]], write: Callable[[Mapping[str, int]], None] | None = None
     ) -> None:
-        """Ask `logged` at the first use for the last step of each name; `write` keeps that for the next generation."""
+        """`logged` returns the last step of each name, at the first use; `write` saves them for the next generation."""
         self._logged, self._write = logged, write
         self._before: Mapping[str, int] | None = None
         self._last: dict[str, int] = {}
 
     def is_new(self, name: str, step: int) -> bool:
-        """Tell whether no earlier generation has logged this name at this step or a later one."""
+        """Return whether no earlier generation has logged this name at this step or a later one."""
         if self._before is None:
             self._before = dict(self._logged())
             self._last = dict(self._before)
         return step > self._before.get(name, -1)
 
     def new(self, values: Mapping[str, Any], step: int | None, name: Callable[[str], str] = str) -> dict[str, Any]:
-        """Return the values that are to be logged; all of them if there is no step.
+        """Return the values to log; all of them if there is no step.
 
-        They count as logged from now on: a worker that dies in this moment leaves a gap rather than a repeated step.
-        `name` says under which name the tracker keeps a value.
+        They count as logged from now on: a worker that dies right after this call leaves a gap, not a repeated step.
+        `name` returns the name under which the tracker stores a value.
         """
         if step is None:
             return dict(values)
@@ -46,7 +46,7 @@ class StepGuard:
 
 
 def file_guard(path: Path) -> StepGuard:
-    """Keep the last step of each name in a file, for a tracker that cannot be asked."""
+    """Return a guard that keeps the last step of each name in a file, for a tracker that cannot be queried."""
 
     def logged() -> dict[str, int]:
         try:

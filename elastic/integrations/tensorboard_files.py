@@ -1,4 +1,4 @@
-"""Events files of TensorBoard: what an older file of the folder says of the steps that come again is forgotten."""
+"""Event files of TensorBoard: values of repeated steps in older files of a folder are dropped."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any, Final
 from elastic.train.report import log_to_agent
 
 CLOCK_WAIT_S: Final = 2.0
-"""How long rank 0 waits until the name of a new events file sorts last; names have whole seconds."""
+"""Seconds that rank 0 waits until the name of a new event file sorts last; names have whole seconds."""
 
 
 BEGINNING: Final = "events.out.tfevents."
-"""How the names of events files begin; the second of their creation follows."""
+"""The prefix of the names of event files; the second of their creation follows."""
 
 
 def has_events(folder: str) -> bool:
-    """Tell whether an earlier generation has written to the folder."""
+    """Return whether an earlier generation has written to the folder."""
     return os.path.isdir(folder) and any(name.startswith(BEGINNING) for name in os.listdir(folder))
 
 
 def mark_resumed(writer: Any, first: int) -> None:
-    """Make TensorBoard forget what older files of the folder have of step `first` and later ones.
+    """Make TensorBoard drop the values of step `first` and later ones from older files of the folder.
 
-    It reads files in the order of their names, which begin with the second of their creation. So this waits until the
-    new file is the last, up to `CLOCK_WAIT_S`, and says so if a clock is further behind.
+    TensorBoard reads files in the order of their names, which begin with the second of their creation. So this waits
+    up to `CLOCK_WAIT_S` until the new file sorts last, and logs a warning if a clock is further behind.
     """
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
@@ -35,14 +35,14 @@ def mark_resumed(writer: Any, first: int) -> None:
         return
     if max(older) > own:
         _wait_past(max(older), writer.log_dir)
-        writer.close()  # The next event opens a file with a new name.
+        writer.close()  # The next event opens a new file.
     mark = Event(step=first, session_log=SessionLog(status=SessionLog.START))
     writer._get_file_writer().add_event(mark)
     writer.flush()
 
 
 def _wait_past(name: str, folder: str) -> None:
-    """Wait for the second after that in the name of an events file."""
+    """Wait for the second after the one in the name of an event file."""
     stamp = name.removeprefix(BEGINNING).partition(".")[0]
     ahead_s = int(stamp) + 1 - time.time() if stamp.isdecimal() else 0.0
     if ahead_s > CLOCK_WAIT_S:

@@ -1,6 +1,6 @@
-"""Keeps one W&B, MLflow or TensorBoard run over all generations of a job, in which no step appears twice.
+"""Continues one W&B, MLflow or TensorBoard run in all generations of a job, without repeated steps.
 
-A script that logs to W&B and MLflow by its own calls::
+A script that calls W&B or MLflow directly::
 
     state.restore()
     tracked = trackers.prepare(state.step)
@@ -11,20 +11,20 @@ A script that logs to W&B and MLflow by its own calls::
         step = state.step + 1
         if values := tracked.new_to_wandb({"loss": loss.item()}, step):
             wandb.log(values, step=step)
-        state.commit(every=50)                # may end the process, so the step is logged before
+        state.commit(every=50)                # may end the process, so log the step before
 
-The loggers of Hugging Face's Trainer, Lightning and Accelerate are given to `TrackedRun.attach` instead.
+Pass the loggers of Hugging Face's Trainer, Lightning and Accelerate to `TrackedRun.attach` instead.
 
-Rank 0 alone speaks with a tracker. On the other ranks everything here does nothing.
+Only rank 0 uses a tracker. On the other ranks these functions do nothing.
 
-Each tracker continues in its own way:
+Each tracker continues its run in another way:
 
-- **W&B** takes any ID: `WANDB_RUN_ID` and `WANDB_RESUME` are set. What was logged once cannot be replaced, and an
-  offline run cannot be asked, so the last step of each name is kept in a file, and repeated steps are dropped.
-- **MLflow** chooses IDs itself: every run that this process creates has the tag `elastic.run`, and later generations
-  find it by that. Repeated steps are dropped, by what the tracking server says it has.
-- **TensorBoard** reads all files of a folder as one run: the folder is the same. A mark in the new file makes it
-  forget what the older ones have of the steps that come again.
+- **W&B** accepts any ID: `WANDB_RUN_ID` and `WANDB_RESUME` are set. Logged values cannot be replaced, and an offline
+  run cannot be queried, so a file has the last step of each name, and repeated steps are dropped.
+- **MLflow** assigns IDs: every run that this process creates has the tag `elastic.run`, by which later generations find
+  it. Steps that the tracking server already has are dropped.
+- **TensorBoard** reads all files of a directory as one run: the directory is the same. A marker in the new file makes
+  it drop the repeated steps of the older files.
 """
 
 from __future__ import annotations
@@ -48,33 +48,37 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 FOLDER: Final = "trackers"
-"""Below the job's folder for checkpoints: which run it is, and what was logged to W&B."""
+"""The directory in the checkpoint directory of the job with the ID of the run and the steps logged to W&B."""
 TAG: Final = "elastic.run"
 """The tag of an MLflow run with the ID of the job's run."""
 EXPERIMENTS_MAX: Final = 1000
-"""Experiments of an MLflow server in which the run is looked for: one page of its answer."""
+"""The number of experiments of an MLflow server that are searched for the run: one page of its reply."""
 WANDB_FLUSH_S: Final = 1.0
-"""W&B writes its file this often (15 s by default). What it has not written is lost with a killed worker."""
+"""The interval at which W&B writes its file (15 s by default). A killed worker loses values since the last write."""
 
 
 __all__ = ["TrackedRun", "follow", "prepare"]
 
 
 def prepare(step: int | None = None, *, folder: str | os.PathLike[str] | None = None) -> TrackedRun:
-    """Make the trackers that this process starts from now on continue the run of the earlier generations.
+    """Make the trackers that this process starts later continue the run of earlier generations.
 
-    Call it on every rank, before `wandb.init`, `mlflow.start_run` and the loggers of a framework are made. On rank 0
-    it sets `WANDB_RUN_ID`, `WANDB_RESUME`, `MLFLOW_RUN_ID`, `TENSORBOARD_LOGGING_DIR` and their like, and only what
-    the user has not set. MLflow is asked for its run if it is imported or `MLFLOW_TRACKING_URI` is set.
+    Call it on every rank, before `wandb.init`, `mlflow.start_run`, and the creation of a framework's loggers. On rank 0
+    it sets `WANDB_RUN_ID`, `WANDB_RESUME`, `MLFLOW_RUN_ID`, `TENSORBOARD_LOGGING_DIR` and similar variables, unless the
+    user has set them. It queries MLflow if MLflow is imported or `MLFLOW_TRACKING_URI` is set.
 
     Args:
-        step: The step of the restored state; values of later steps are going to be logged again. Where it is not known
-            yet, call `TrackedRun.resumed` later.
-        folder: The job's folder for checkpoints; ELASTIC_CHECKPOINT_DIR, or `checkpoints`. All nodes share it.
+        step: The step of the restored state; later steps will be logged again. If it is not known yet, call
+            `TrackedRun.resumed` later.
+        folder: The checkpoint directory of the job, which all nodes share. Default: ELASTIC_CHECKPOINT_DIR, or
+            `checkpoints`.
+
+    Returns:
+        The run, whose methods do nothing on ranks other than 0.
 
     Raises:
         elastic.errors.ConfigError: A variable of the launcher is wrong.
-        mlflow.exceptions.MlflowException: The tracking server cannot be asked.
+        mlflow.exceptions.MlflowException: The query to the tracking server failed.
     """
     place = environment.read(os.environ)
     if place.rank != 0:
@@ -91,7 +95,16 @@ def prepare(step: int | None = None, *, folder: str | os.PathLike[str] | None = 
 
 
 def follow(loggers: Iterable[object], step: int, *, folder: str | os.PathLike[str] | None = None) -> TrackedRun | None:
-    """Call `prepare` and `TrackedRun.attach`, if one of a framework's loggers is known here; None if none is."""
+    """Call `prepare` and `TrackedRun.attach` if a logger of a framework is supported.
+
+    Args:
+        loggers: The loggers or callbacks of a framework.
+        step: The step of the restored state.
+        folder: As in `prepare`.
+
+    Returns:
+        The run; None if no logger is supported.
+    """
     given = list(loggers)
     if not any(_adapter(logger) for logger in given):
         return None
@@ -101,7 +114,7 @@ def follow(loggers: Iterable[object], step: int, *, folder: str | os.PathLike[st
 
 
 def set_defaults(environ: MutableMapping[str, str], run_id: str, tensorboard_dir: str) -> None:
-    """Set what makes trackers continue the run, where the user has set nothing."""
+    """Set the variables with which trackers continue the run, unless the user has set them."""
     defaults = {
         "WANDB_RUN_ID": run_id,
         "WANDB_RESUME": "allow",
@@ -111,19 +124,19 @@ def set_defaults(environ: MutableMapping[str, str], run_id: str, tensorboard_dir
     for name, text in defaults.items():
         if not environ.get(name):
             environ[name] = text
-    given = environ.get("MLFLOW_RUN_CONTEXT")  # MLflow makes tags of it, for each run that this process creates.
+    given = environ.get("MLFLOW_RUN_CONTEXT")  # MLflow tags each run that this process creates with these.
     environ["MLFLOW_RUN_CONTEXT"] = json.dumps({TAG: run_id} | (json.loads(given) if given else {}))
 
 
 @dataclass(slots=True)
 class TrackedRun:
-    """The run of the job, as trackers know it. On ranks other than 0 its methods do nothing.
+    """The run of the job for the trackers. On ranks other than 0 its methods do nothing.
 
     Attributes:
-        id: The run's ID, the same in all generations; "" on other ranks.
-        folder: Where its records are.
+        id: The ID of the run, the same in all generations; "" on other ranks.
+        folder: The directory of its records.
         rank: The rank of this process.
-        step: The step that this generation resumed at, once it is known.
+        step: The step at which this generation resumed, once known.
     """
 
     id: str
@@ -136,29 +149,52 @@ class TrackedRun:
 
     @property
     def tensorboard_dir(self) -> str:
-        """A folder for TensorBoard's files that is the same in all generations."""
+        """A directory for the files of TensorBoard, the same in all generations."""
         return str(self.folder.parent / "tensorboard" / self.id)
 
     def resumed(self, step: int) -> None:
-        """Say the step of the restored state, before the first value is logged, if `prepare` did not receive it."""
+        """Set the step of the restored state before the first value is logged, unless it was passed to `prepare`.
+
+        Args:
+            step: The step of the restored state.
+        """
         self.step = step
         for mark in self._marks:
             mark(step)
 
     def new_to_wandb(self, values: Mapping[str, Any], step: int) -> dict[str, Any]:
-        """Return the values that W&B has not received from an earlier generation; none on other ranks."""
+        """Return the values that W&B has not received from an earlier generation.
+
+        Args:
+            values: The values by name.
+            step: Their step.
+
+        Returns:
+            The new values; {} on other ranks.
+        """
         return {} if self.rank else self.wandb_guard.new(values, step)
 
     def new_to_mlflow(self, values: Mapping[str, Any], step: int) -> dict[str, Any]:
-        """Return the values that the active MLflow run does not have; none on other ranks, or if no run is active."""
+        """Return the values that the active MLflow run does not have.
+
+        Args:
+            values: The values by name.
+            step: Their step.
+
+        Returns:
+            The new values; {} on other ranks, or if no run is active.
+        """
         guard = None if self.rank else self._active_mlflow_guard()
         return {} if guard is None else guard.new(values, step)
 
     def summary_writer(self, log_dir: str | os.PathLike[str] | None = None) -> SummaryWriter | None:
-        """Open TensorBoard's writer; log to it once the step is known. None on other ranks.
+        """Open a writer of TensorBoard; log to it once the step is known.
 
         Args:
-            log_dir: A folder that is the same in all generations; `tensorboard_dir` by default.
+            log_dir: A directory that is the same in all generations; `tensorboard_dir` by default.
+
+        Returns:
+            The writer; None on other ranks.
         """
         if self.rank:
             return None
@@ -169,14 +205,14 @@ class TrackedRun:
         return writer
 
     def find_mlflow_run(self, client: MlflowClient | None = None, experiment: str | None = None) -> str | None:
-        """Find the job's run on the tracking server, and set `MLFLOW_RUN_ID`, unless the user has set it.
+        """Find the run of the job on the tracking server, and set `MLFLOW_RUN_ID`, unless the user has set it.
 
         Args:
-            client: Another server than that of `MLFLOW_TRACKING_URI`; then no variable is set.
-            experiment: The only experiment to look in; by default that of `MLFLOW_EXPERIMENT_NAME`, or all.
+            client: A client of another server than `MLFLOW_TRACKING_URI`; then no variable is set.
+            experiment: The only experiment to search; by default that of `MLFLOW_EXPERIMENT_NAME`, or all.
 
         Returns:
-            The ID that MLflow gave the run; None if no generation has started it yet.
+            The ID of the run in MLflow; None if no generation has started it yet.
         """
         if self.rank:
             return None
@@ -191,11 +227,12 @@ class TrackedRun:
         return run_id
 
     def attach(self, loggers: Iterable[object]) -> None:
-        """Make a framework's loggers continue the run and drop the steps that it has.
+        """Make the loggers of a framework continue the run, and drop the steps that it has.
 
-        Others are left alone, so that all loggers or callbacks of a trainer may be passed. They are: W&B's, MLflow's
-        and TensorBoard's `TrainerCallback` of transformers, before `Trainer.train`; `Logger` of Lightning, before
-        `Trainer.fit`; trackers of Accelerate, after `Accelerator.init_trackers`.
+        Args:
+            loggers: All loggers or callbacks of a trainer; unsupported ones are ignored. Supported are those for W&B,
+                MLflow and TensorBoard: each `TrainerCallback` of transformers, before `Trainer.train`; each `Logger` of
+                Lightning, before `Trainer.fit`; trackers of Accelerate, after `Accelerator.init_trackers`.
         """
         if self.rank:
             return
@@ -243,7 +280,7 @@ def _mlflow_callback(run: TrackedRun, callback: Any) -> None:
 
 
 def _find_by_tag(client: MlflowClient, run_id: str, experiment: str | None) -> str | None:
-    """The oldest run with our tag: a later one may be nested in it."""
+    """Return the oldest run with the tag; a later one may be nested in it."""
     if experiment:
         named = client.get_experiment_by_name(experiment)
         experiments = [] if named is None else [named]
@@ -321,10 +358,11 @@ def _tensorboard_logger(run: TrackedRun, logger: Any) -> None:
 
     def flushed(metrics: Mapping[str, Any], step: int | None = None) -> None:
         log_metrics(metrics, step)
-        logger.experiment.flush()  # What is not written is lost with a killed worker, and a step in memory comes once.
+        # A killed worker loses values that are not written, and a step restored from memory is not repeated.
+        logger.experiment.flush()
 
     logger.log_metrics = flushed
-    # Its first step is 0: the values of step n are those of the batch after n steps.
+    # Its steps begin at 0: the values of step n are those of the batch after n steps.
     run._mark_later(lambda step: mark_resumed(logger.experiment, step))
 
 
@@ -362,7 +400,7 @@ ADAPTERS: Final[Mapping[str, Callable[[TrackedRun, Any], None]]] = {
     "MLflowTracker": _mlflow_tracker,
     "TensorBoardTracker": _tensorboard_tracker,
 }
-"""What makes each logger continue, by the name of its class."""
+"""The function that makes a logger continue its run, by the name of the logger's class."""
 
 
 def _adapter(logger: object) -> Callable[[TrackedRun, Any], None] | None:

@@ -1,4 +1,4 @@
-"""The weights of a model with adapters (PEFT), without those that are frozen and that the script loads itself."""
+"""The weights of a model with adapters (PEFT), without the frozen ones, which the script loads itself."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import torch
 from elastic.errors import ConfigError
 
 SAMPLED_MAX: Final = 64
-"""The numbers of a frozen weight that are compared: other weights differ in nearly all of them."""
+"""The number of values of a frozen weight that are compared; other weights differ in nearly all of them."""
 
 
 def has_adapters(model: Any) -> bool:
-    """Tell whether a model has adapters, of `peft.get_peft_model` or of `model.add_adapter`."""
+    """Return whether a model has adapters, from `peft.get_peft_model` or `model.add_adapter`."""
     return bool(getattr(model, "peft_config", None))
 
 
 class TrainedWeights:
-    """The state of a model without its frozen parameters, as those of a base model are that adapters change.
+    """The state of a model without its frozen parameters, such as those of the base model below adapters.
 
-    A parameter belongs to the state from the first step that trained it, also when it is frozen again. Buffers always
-    do. `frozen_digest` tells frozen weights from others without copying them.
+    The state includes a parameter from the first step that trains it, even if it is frozen again later. It always
+    includes buffers. `frozen_digest` detects other frozen weights without copying them.
 
     Args:
         model: The model, not wrapped.
-        keep_frozen: The frozen parameters belong to the state, too.
+        keep_frozen: Include the frozen parameters too.
     """
 
     def __init__(self, model: torch.nn.Module, *, keep_frozen: bool) -> None:
         self._model = model
         self._keep_frozen = keep_frozen
         self._trained: set[str] = set()
-        """The names of parameters that a step has trained, of this process or of an earlier one."""
+        """The names of parameters that a step of this process or of an earlier one has trained."""
         self._samples: dict[str, bytes] = {}
         self._digest: tuple[frozenset[str], str] = (frozenset(), "")
 
     def note_trained(self) -> None:
-        """Note which parameters the step that is complete has trained."""
+        """Note which parameters the completed step has trained."""
         self._trained.update(name for name, parameter in self._parameters() if parameter.requires_grad)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the model, without what is frozen and was never trained."""
+        """Return the state of the model, without parameters that are frozen and were never trained."""
         self.note_trained()
         state = self._model.state_dict()
         if self._keep_frozen:
@@ -52,10 +52,10 @@ class TrainedWeights:
         return {name: value for name, value in state.items() if not _belongs_to(name, frozen)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what `state_dict` returned; other frozen parameters stay as the script has made them.
+        """Load what `state_dict` returned; all other parameters keep the values that the script loaded.
 
         Raises:
-            ConfigError: The state is that of a model with other adapters.
+            ConfigError: The state belongs to a model with other adapters.
         """
         self._trained.update(state)
         self.note_trained()
@@ -69,7 +69,7 @@ class TrainedWeights:
             )
 
     def frozen_digest(self) -> str:
-        """A text that is another one if frozen parameters, which are not in the state, have other values."""
+        """Return a digest of the frozen parameters that are not in the state; it differs if their values do."""
         if self._keep_frozen:
             return ""
         frozen = frozenset(self._frozen())
@@ -91,7 +91,7 @@ class TrainedWeights:
 
 
 def _belongs_to(name: str, parameters: set[str]) -> bool:
-    """Tell whether `name` is one of `parameters`, or something that a quantized one saves below its own name."""
+    """Return whether `name` is one of `parameters`, or an entry that a quantized one saves below its name."""
     if name in parameters:
         return True
     at = name.rfind(".")
@@ -103,7 +103,7 @@ def _belongs_to(name: str, parameters: set[str]) -> bool:
 
 
 def _sample(parameter: torch.Tensor) -> bytes:
-    """Some numbers of a parameter, as bytes. Of a quantized one none: GPUs of another kind may round otherwise."""
+    """Return some values of a parameter as bytes; none of a quantized one, which other GPUs may round differently."""
     if parameter.is_meta or not parameter.is_floating_point() or not parameter.numel():
         return b""
     count = parameter.numel()

@@ -1,1 +1,1 @@
-"""`elastic.launch`: restarts a script, which a user started with plain `python`, under elastic-launch."""
+"""`elastic.launch`: restarts a script under elastic-launch that a user started with plain `python`."""

@@ -1,4 +1,4 @@
-"""A mistake of the script or its settings, said in one line on stderr, and to the agent if no restart helps."""
+"""Reports an error of the script or its settings: one line on stderr, and to the agent if no restart helps."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from elastic.errors import ConfigError, ScriptMistake
 
 @contextlib.contextmanager
 def reporting_config_errors(*, unrecoverable: bool = True) -> Iterator[None]:
-    """Say a `ConfigError` on stderr, in one line, and let it end the script without a stack trace.
+    """Print a `ConfigError` to stderr, in one line, and re-raise it as a `ScriptMistake`, without a stack trace.
 
-    `unrecoverable` tells the agent that each start ends like this, so that the job fails without another one. It is not
-    when the fault is this machine's alone.
+    `unrecoverable` tells the agent that every start ends like this, so that the job fails without a restart. Pass False
+    if only this machine has the problem.
     """
     try:
         yield
     except ScriptMistake:
-        raise  # It was said.
+        raise  # It has been printed.
     except ConfigError as error:
         raise ScriptMistake(report_error(error, code=ScriptMistake.exit_code, unrecoverable=unrecoverable)) from error
 
 
 def report_error(error: Exception, *, code: int, unrecoverable: bool) -> str:
-    """Say an error on stderr, in one line, which is returned; with `unrecoverable` to the agent, too, with `code`."""
+    """Print an error to stderr in one line, and return it; if `unrecoverable`, report it with `code` to the agent."""
     text = " ".join(str(error).split())
     sys.stderr.write(f"elastic: error: {text}\n")
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""What a script says in Python about its job, as flags of elastic-launch (pure).
+"""Converts the arguments of `elastic.launch` to flags of elastic-launch (pure).
 
-Types and shapes are checked here, because only here they can be named as the script has them. Which flags there are,
-and which text each of them takes, the launcher itself says.
+It checks types and shapes, because only here an error can name them as in the script. The launcher checks the names and
+values of the flags.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ EXAMPLE: Final = '[{"addr": "192.168.1.12"}, {"addr": "192.168.1.11"}]'
 def flags(
     *, nodes: Any = None, gpu_device_num: Any = None, ctrl_port: Any = None, more: Mapping[str, Any] | None = None
 ) -> tuple[str, ...]:
-    """The flags that say the same; what is None is left out.
+    """Return the equivalent flags, without those that are None.
 
     `nodes` is a list of `{"addr": host}`, `gpu_device_num` the number of workers on every node, `ctrl_port` a port.
-    `more` are further flags by name: a text, a number, a list of them, or True for a switch;
-    None and False leave a flag out. Raises `ConfigError`
-    with one sentence that names the argument.
+    `more` are further flags by name: a string, a number, a list of them, or True for a switch; None and False omit a
+    flag. Raises `ConfigError` with one sentence that names the argument.
     """
     own: dict[str, tuple[str, str]] = {}
     if nodes is not None:
@@ -33,16 +32,16 @@ def flags(
         own["nproc_per_node"] = ("gpu_device_num", str(whole("gpu_device_num", gpu_device_num, 1)))
     if ctrl_port is not None:
         own["ctrl_port"] = ("ctrl_port", str(whole("ctrl_port", ctrl_port, 1, PORT_MAX)))
-    made = [f"--{flag}={text}" for flag, (_, text) in own.items()]
+    made = [f"{_option(flag)}={text}" for flag, (_, text) in own.items()]
     for name, value in (more or {}).items():
         if name in own and value is not None:
-            raise ConfigError(f"{name} and {own[name][0]} say the same; leave one out")
+            raise ConfigError(f"{name} and {own[name][0]} are the same setting; leave one out")
         made += _flag(name, value)
     return tuple(made)
 
 
 def addresses(nodes: Any) -> tuple[str, ...]:
-    """The addresses of a list of nodes, in its order; the first is the node that shows the output."""
+    """Return the addresses of a list of nodes, in order. Raises `ConfigError`."""
     if not isinstance(nodes, Sequence) or isinstance(nodes, str | bytes):
         raise ConfigError(f"nodes is {_shown(nodes)}, not a list; write nodes={EXAMPLE}")
     if not nodes:
@@ -51,7 +50,9 @@ def addresses(nodes: Any) -> tuple[str, ...]:
     for place, node in enumerate(nodes):
         address = _address(f"nodes[{place}]", node)
         if address in places:
-            raise ConfigError(f"nodes[{place}] has the address of nodes[{places[address]}], {address}; name each once")
+            raise ConfigError(
+                f"nodes[{place}] has the address of nodes[{places[address]}], {address}; list each node once"
+            )
         places[address] = place
     return tuple(places)
 
@@ -64,45 +65,51 @@ def _address(where: str, node: Any) -> str:
         raise ConfigError(f'{where} has no "addr": {_shown(node)}; write {{"addr": "192.168.1.12"}}')
     others = [key for key in node if key != ADDR]
     if others:
-        raise ConfigError(f'{where} has {_shown(others[0])}, but a node has an "addr" and nothing else; leave it out')
+        raise ConfigError(f'{where} has {_shown(others[0])}, but a node has only an "addr"; leave it out')
     address = node[ADDR]
     if not isinstance(address, str):
-        raise ConfigError(f"{where}: the address is {_shown(address)}, not a text; put it in quotes")
+        raise ConfigError(f"{where}: the address is {_shown(address)}, not a string; put it in quotes")
     address = address.strip()
     if address.startswith("[") and address.endswith("]"):
         address = address[1:-1]
     if not address:
-        raise ConfigError(f"{where}: the address is empty; name the node's host or IP address")
+        raise ConfigError(f"{where}: the address is empty; write the host name or IP address of the node")
     if "," in address:
         raise ConfigError(f"{where}: {_shown(address)} is more than one address; write a dict for each node")
     return address
 
 
 def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """A whole number from `low` to `high`; `name` is what the script calls it."""
+    """Check for a whole number from `low` to `high`; `name` is its name in the script. Raises `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} is {_shown(value)}, not a whole number")
     if value < low or (high is not None and value > high):
-        raise ConfigError(f"{name} is {value}; it is " + (f"{low} or more" if high is None else f"{low} to {high}"))
+        raise ConfigError(
+            f"{name} is {value}; it must be " + (f"{low} or more" if high is None else f"{low} to {high}")
+        )
     return value
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """One further flag; none if it is None or False. One that is True has no value: it is a switch."""
+    """Return one further flag: nothing for None or False, a switch without a value for True."""
     if value is None or value is False:
         return []
-    return [f"--{name}" if value is True else f"--{name}={_text(name, value)}"]
+    return [_option(name) if value is True else f"{_option(name)}={_text(name, value)}"]
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, list | tuple) and value:
-        return ",".join(_text(name, one) for one in value)
+        return ",".join(_text(name, item) for item in value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ConfigError(f"{name} is {_shown(value)}; a text, a number or a list of them is due")
+        raise ConfigError(f"{name} is {_shown(value)}; expected a string, a number or a list of them")
     return str(value)
 
 
 def _shown(value: Any) -> str:
-    """A value in a message: short, on one line."""
+    """Format a value for a message: short, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

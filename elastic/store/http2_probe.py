@@ -1,4 +1,4 @@
-"""What a server without TLS answers to the first words of HTTP/2: whether it is one that gRPC speaks to."""
+"""A probe without TLS for HTTP/2: whether gRPC can talk to a server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from elastic._net import connected
 
 LIMIT_S = 1.0
 GREETING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""The client's first words, with no settings. A server of etcd waits for them."""
+"""The client's connection preface, with empty settings. An etcd server waits for it."""
 HEAD_BYTES = 9
-"""Of a frame."""
+"""Bytes of the header of a frame."""
 
 
 async def read_first_bytes(host: str, port: int) -> bytes:
-    """The first bytes of its answer; nothing if there is none."""
+    """Return the first bytes of the server's answer; b"" if there is none."""
     try:
         async with asyncio.timeout(LIMIT_S):
             reader, writer = await connected(host, port)
@@ -29,5 +29,5 @@ async def read_first_bytes(host: str, port: int) -> bytes:
 
 
 def is_http2(head: bytes) -> bool:
-    """Tell whether the first frame is of the type SETTINGS."""
+    """Return whether the first frame has the type SETTINGS."""
     return head[3:4] == b"\4"

@@ -1,4 +1,4 @@
-"""The in-memory store as a `Store`: a clock, and readers that wait."""
+"""The in-memory store as a `Store`, with a clock and asynchronous watches."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from elastic.store.memory_core import MemoryCore
 
 
 class MemoryStore:
-    """One client of a `MemoryCore`. Several may share a core; each hears at once of what the others write.
+    """One client of a `MemoryCore`. Several may share a core; each immediately receives the writes of the others.
 
-    Leases end by `clock` (seconds, monotonic): each call first ends those whose time is over, and so does a watch that
-    waits. No task runs that somebody would have to stop.
+    Leases end by `clock` (seconds, monotonic): each call first ends those that have expired, and so does a waiting
+    watch. There is no background task to stop.
     """
 
     def __init__(self, core: MemoryCore, clock: Callable[[], float]) -> None:
-        """Be a client of `core`."""
+        """Create a client of `core`."""
         self.core = core
         self._clock = clock
         self.revision_seen = 0
-        """The highest revision that any answer carried, since the store was last replaced."""
+        """The highest revision of any answer since the store was last replaced."""
         self._watches: set[asyncio.Event] = set()
-        """What wakes each watch; one that is no longer here was lost."""
+        """The events that wake the watches; a watch whose event is missing was lost."""
         self._closed = False
 
     def replace(self, core: MemoryCore) -> None:
-        """Have another store behind the same address, as when an etcd lost its data. Every watch is lost."""
+        """Put another store behind the same address, as if etcd had lost its data. Every watch is lost."""
         self.core = core
         self.lose_watches()
 
@@ -72,7 +72,7 @@ class MemoryStore:
         return result
 
     async def watch(self, ranges: Sequence[KeyRange], from_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        """See `Store.watch`. All changes of one revision come in one batch."""
+        """See `Store.watch`. All changes of one revision arrive in one batch."""
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
         core, spans, woken = self._begin_call(), merged(ranges), asyncio.Event()
@@ -80,7 +80,7 @@ class MemoryStore:
         self._watches.add(woken)
         core.subscribe(woken.set)
         try:
-            core.history(spans, next_revision)  # raises Compacted before the watch stands
+            core.history(spans, next_revision)  # raises Compacted before the watch begins
             yield WatchBatch(next_revision - 1, ())
             while woken in self._watches:
                 woken.clear()
@@ -113,7 +113,7 @@ class MemoryStore:
         self._begin_call().revoke(lease_id)
 
     async def statuses(self) -> tuple[EndpointStatus, ...]:
-        """One status: this process."""
+        """Return one status, for this process."""
         return (EndpointStatus("memory", "memory", self._begin_call().revision, leader=True),)
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class MemoryStore:
         self.lose_watches()
 
     def _begin_call(self) -> MemoryCore:
-        """Begin a call: leases whose time is over end first."""
+        """Begin a call: end expired leases first."""
         if self._closed:
             raise StoreUnavailable("this client of the store was closed")
         self.core.expire(self._clock())

@@ -1,12 +1,12 @@
-"""The store as plain values in memory: etcd's rules, complete, and nothing else (pure).
+"""The store as plain values in memory, with the complete rules of etcd (pure).
 
-`MemoryCore` is synchronous and deterministic, and takes the time as an argument; a simulation drives it directly, and
-`elastic.store.memory` makes a `Store` of it. Its rules are etcd's, as the contract suite proves:
+`MemoryCore` is synchronous and deterministic, and takes the time as an argument. The simulation drives it directly, and
+`elastic.store.memory` wraps it as a `Store`. Its rules are etcd's, as the contract suite verifies:
 
 - the revision starts at 1 and grows by one with each transaction that changes something;
 - compares of a range hold if they hold for every key in it; an empty range compares like one absent key;
 - a transaction that puts a key twice, or puts a key that it also deletes, is refused;
-- a lease that ends deletes its keys, in one revision of their own; without keys it makes no revision;
+- a lease that ends deletes its keys, in one separate revision; without keys it makes no revision;
 - a history that was compacted at R can still be read from R on.
 """
 
@@ -38,7 +38,7 @@ _Keys = list[str]  # inside the class `list` is the method
 
 @dataclass(slots=True)
 class _LeaseState:
-    """A lease: its full time, when it ends, and the keys that hang on it (in the order in which they were put)."""
+    """A lease: its TTL, when it ends, and its keys (in the order in which they were put)."""
 
     ttl_s: float
     ends: float
@@ -46,12 +46,12 @@ class _LeaseState:
 
 
 class MemoryCore:
-    """A complete etcd in memory, without time of its own. Entries are shared, never copied; all are frozen."""
+    """A complete etcd in memory, without a clock. Entries are shared, never copied; all are frozen."""
 
     def __init__(self) -> None:
         """Start empty, at revision 1."""
         self.revision = 1
-        """The store's revision; 1 is that of an empty etcd."""
+        """The store's revision; an empty etcd has 1."""
         self._compacted = 0
         self._keys: list[str] = []
         self._entries: dict[str, KeyValue] = {}
@@ -63,7 +63,7 @@ class MemoryCore:
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """Every lease that lives, in the order in which they were granted."""
+        """All valid leases, in the order in which they were granted."""
         return tuple(Lease(id_, lease.ttl_s) for id_, lease in self._leases.items())
 
     def list(
@@ -99,7 +99,7 @@ class MemoryCore:
         return TxnResult(True, self.revision)
 
     def grant(self, ttl_s: float, now: float) -> Lease:
-        """Make a lease that ends at `now + ttl_s` unless it is refreshed. Its ids count up from 1."""
+        """Grant a lease that ends at `now + ttl_s` unless it is refreshed. Lease ids count up from 1."""
         if ttl_s <= 0:
             raise StoreError(f"a lease of {ttl_s} s")
         self._lease_last += 1
@@ -107,9 +107,9 @@ class MemoryCore:
         return Lease(self._lease_last, ttl_s)
 
     def refresh(self, lease_id: int, now: float) -> float:
-        """Prolong a lease to its full time from `now`; returns that time, 0.0 if the lease is gone or over.
+        """Refresh a lease for its whole TTL from `now`; return the TTL, 0.0 if the lease is gone or has expired.
 
-        A lease whose time is over is not prolonged, even before `expire` has deleted it.
+        An expired lease is not refreshed, even before `expire` has deleted it.
         """
         lease = self._leases.get(lease_id)
         if lease is None or lease.ends <= now:
@@ -118,7 +118,7 @@ class MemoryCore:
         return lease.ttl_s
 
     def revoke(self, lease_id: int) -> None:
-        """End a lease and delete its keys in one revision. One that is gone is no error."""
+        """End a lease and delete its keys in one revision. A lease that is already gone is no error."""
         lease = self._leases.pop(lease_id, None)
         if lease is None:
             return
@@ -126,25 +126,25 @@ class MemoryCore:
         self._record([self._remove(key, revision) for key in sorted(lease.keys)])
 
     def expire(self, now: float) -> tuple[int, ...]:
-        """End every lease whose time is over, the earliest first, each in its own revision; returns their ids."""
+        """End every expired lease, the earliest first, each in a separate revision; return their ids."""
         over = sorted((lease.ends, id_) for id_, lease in self._leases.items() if lease.ends <= now)
         for _, lease_id in over:
             self.revoke(lease_id)
         return tuple(lease_id for _, lease_id in over)
 
     def next_expiry(self) -> float | None:
-        """When the next lease ends, None without leases."""
+        """Return when the next lease ends, None without leases."""
         return min((lease.ends for lease in self._leases.values()), default=None)
 
     def renew_all_leases(self, now: float) -> None:
-        """Give every lease its full time from `now`, as a new etcd leader does."""
+        """Renew every lease for its whole TTL from `now`, as a new leader of etcd does."""
         for lease in self._leases.values():
             lease.ends = now + lease.ttl_s
 
     def history(self, ranges: Sequence[KeyRange], from_revision: int) -> tuple[WatchBatch, ...]:
-        """Every change in the ranges from `from_revision` on, one batch for each revision that touched them.
+        """Return every change in the ranges from `from_revision` on, one batch for each revision that changed them.
 
-        Raises `Compacted` if that part of the history is gone. A revision that is still to come gives nothing.
+        Raises `Compacted` if that part of the history is gone. A future revision has no changes.
         """
         if from_revision < self._compacted:
             raise Compacted(self._compacted)
@@ -158,7 +158,7 @@ class MemoryCore:
         return tuple(matching)
 
     def compact(self, revision: int) -> None:
-        """Forget the history before `revision`. Raises `Compacted` if that is done, `StoreError` if it is to come."""
+        """Drop the history before `revision`. Raises `Compacted` if it is gone, `StoreError` for a future revision."""
         if revision <= self._compacted:
             raise Compacted(self._compacted)
         if revision > self.revision:

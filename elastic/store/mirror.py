@@ -1,18 +1,18 @@
-"""A copy of a part of the store: the state of one moment, which never goes back.
+"""A local copy of a part of the store, at one revision that never decreases.
 
-The listing is the truth; the watch only brings changes sooner. A mirror lists and watches, lists again now and then,
-and begins again when the watch ends. Each range is listed as it was at one moment. When the ranges change, the mirror
+The listing is authoritative; the watch only delivers changes sooner. A mirror lists and watches, lists again from time
+to time, and starts over when the watch ends. Each range is listed at one revision. When the ranges change, the mirror
 lists all of them and begins a new watch.
 
-The first listing and the watch are requested together, and the watch begins at its own moment: etcd delivers a watch
-that begins in the past up to 100 ms late, and where many write at once every listing is of the past. If the watch began
-later than the listing was taken, its changes wait for one more listing.
+The mirror requests the first listing and the watch together, and the watch begins at its own revision: etcd delivers a
+watch that begins in the past up to 100 ms late, and while many clients write, every listing is of the past. If the
+watch began after the listing was taken, its changes wait for one more listing.
 
-Changes that the watch delivers while a listing is on its way are applied to that listing too. Changes that are older
+Changes that the watch delivers while a listing is in flight are applied to that listing too. Changes that are older
 than the listing are ignored.
 
-A listing whose revision is lower than one seen before it was requested comes from another store (one that lost its
-data, and came back empty). The mirror takes it whole.
+A listing with a lower revision than one seen before its request comes from another store (one that lost its data, for
+example). The mirror replaces all entries by it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ from elastic.errors import Compacted, StoreError, WatchLost
 from elastic.store.protocol import Store
 
 PAUSE_S = (0.2, 0.5)
-"""After an error: a random time between these, so that not all agents come back in the same moment."""
+"""Bounds of the random pause after an error, so that not all agents return at the same moment."""
 PACE_S = 20e-6
-"""For each key in the picture: a burst of changes is told once in so long, since whoever is told looks at all of it.
-For a thousand members 20 ms; the first change after a pause is told at once."""
+"""Seconds for each key in the entries: the minimum interval between two calls of `on_change`, because its receiver
+reads all entries. With a thousand members this is 20 ms; the first change after a pause is reported at once."""
 PAUSES_PER_LOOK = 3.0
-"""And no sooner than after so many times what the last look took: on a busy machine the picture goes on to grow."""
+"""The pause after a call of `on_change` is at least this many times its duration, so that the mirror keeps up on a busy
+host."""
 RELIST_SPREAD = (0.5, 1.0)
-"""The next listing is due after a random part of the time, so that agents that came together do not list together."""
+"""Bounds of the random part of `relist_every_s` until the next listing, so that agents that started together do not
+list together."""
 LASTED_S = 1.0
-"""A watch that ended sooner is not begun again without a pause."""
+"""A watch that ended sooner than this is restarted only after a pause."""
 RANGES_MAX = 64
-"""Far more than anybody follows; each is a request."""
+"""Far more ranges than any agent follows; each is a separate request."""
 
 
 class Mirror:
-    """Follows some ranges of a store. `entries` is replaced, never changed: who keeps it has a snapshot."""
+    """Follows some ranges of a store. `entries` is replaced, never modified, so a reference to it is a snapshot."""
 
     def __init__(
         self,
@@ -54,18 +56,18 @@ class Mirror:
         relist_every_s: float = 30.0,
         random_source: random.Random | None = None,
     ) -> None:
-        """Follow nothing yet.
+        """Create a mirror that follows nothing yet.
 
-        `on_change` is called after each complete update: the first listing of a scope, each batch of the watch that
-        changed something (several together, if they come faster than `PACE_S` allows), each later listing.
-        `on_trouble` gets the error once when the store goes away, and None once when it is back.
+        `on_change` is called after each complete update: the first listing of the ranges, each batch of the watch that
+        changed something (several together if they arrive faster than `PACE_S` allows), and each later listing.
+        `on_trouble` receives the error once when the store becomes unavailable, and None once when it is back.
         """
         self.entries: Mapping[str, KeyValue] = MappingProxyType({})
         self.revision = 0
         self.listings = 0
-        """How many listings were taken; each is told, so that a reader knows how fresh its picture is."""
+        """The number of listings so far; `on_change` is called for each, so a reader knows how fresh `entries` is."""
         self.listed = False
-        """Whether `entries` is a complete picture of the ranges that are followed now."""
+        """Whether `entries` has all keys of the ranges that are followed now."""
         self._store = store
         self._on_change = on_change
         self._on_trouble = on_trouble
@@ -79,9 +81,9 @@ class Mirror:
         self._joined = False
         """Whether no change is missing between the last listing and the watch."""
         self._meanwhile: list[WatchBatch] | None = None
-        """What the watch has delivered since the listing that is on its way was requested; None if none is."""
+        """The batches of the watch since the listing in flight was requested; None if no listing is in flight."""
         self._untold = False
-        """Whether `on_change` has still to be called for what the watch brought."""
+        """Whether `on_change` must still be called for changes of the watch."""
         self._pace_until = 0.0
         self._woken = asyncio.Event()
         """Set by `follow` and `refresh_soon`, and to get the second listing."""
@@ -102,13 +104,13 @@ class Mirror:
         self._woken.set()
 
     async def run(self) -> None:
-        """Follow until cancelled. Errors of the store are told and outlived; any other error is raised."""
+        """Follow until cancelled. Errors of the store are reported and retried; any other error is raised."""
         while True:
             began = asyncio.get_running_loop().time()
             try:
                 await self._follow(self._ranges)
             except (Compacted, WatchLost):
-                # The listing that comes next tells whether the store is there.
+                # The next listing shows whether the store is available.
                 if asyncio.get_running_loop().time() < began + LASTED_S:
                     await self._pause()
             except StoreError as error:
@@ -116,13 +118,13 @@ class Mirror:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Wait a moment, less if somebody asks for a listing."""
+        """Wait a moment, or until a listing is requested."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._random.uniform(*PAUSE_S)):
                 await self._woken.wait()
 
     async def _follow(self, ranges: tuple[KeyRange, ...]) -> None:
-        """List, watch, and list again now and then, until the ranges change or an error is raised."""
+        """List, watch, and list again from time to time, until the ranges change or an error is raised."""
         if not ranges:
             self._woken.clear()
             if self.entries:
@@ -133,7 +135,7 @@ class Mirror:
         try:
             await self._list(ranges)
             if self._stood_at is None and watching.done() and isinstance(watching.exception(), StoreError):
-                # Another server or another token served the listing, so that only the watch is missing.
+                # Another server or another token served the listing; only the watch must be repeated.
                 watching = self._begin_watch(ranges, self.revision + 1)
             while ranges == self._ranges:
                 await self._idle(watching)
@@ -159,15 +161,15 @@ class Mirror:
             woken.cancel()
 
     async def _list(self, ranges: tuple[KeyRange, ...]) -> None:
-        """Read every range, and replace the entries; their revision is that of the oldest range.
+        """Read every range, and replace the entries; their revision is the lowest of all ranges.
 
-        Not in one transaction: etcd 3.5.1 panics, and is gone for everybody, when a transaction that only reads is
-        cancelled or reaches its deadline. One range is one moment; the leader follows just one.
+        The ranges are not read in one transaction: etcd 3.5.1 panics, which affects all its clients, when a read-only
+        transaction is cancelled or reaches its deadline. Each range is consistent; the leader follows only one.
         """
         self._woken.clear()
         floor = max(self.revision, self._store.revision_seen)
         self._meanwhile = meanwhile = list[WatchBatch]()
-        # Without return_exceptions an error that comes with a cancellation would replace it.
+        # Without return_exceptions, an error at the same time as a cancellation would replace it.
         answers = await asyncio.gather(*map(self._store.list, ranges), return_exceptions=True)
         listings = [_listing(answer) for answer in answers]
         self._meanwhile = None
@@ -190,17 +192,17 @@ class Mirror:
         self._show(entries, revision)
 
     def _join(self, revision: int) -> None:
-        """Check that the watch began no later than the listing, which is of `revision`; if it did, list once more."""
+        """Check that the watch began no later than `revision`, that of the listing; otherwise list once more."""
         if self._stood_at is not None and not self._joined:
             self._joined = revision >= self._stood_at
             if not self._joined:
                 self._woken.set()
 
     async def _watch(self, ranges: Sequence[KeyRange], from_revision: int) -> None:
-        """Apply what the watch delivers until an error ends it, and call `on_change` at its pace."""
+        """Apply the changes of the watch until an error ends it, and call `on_change` at the allowed pace."""
         async with aclosing(self._store.watch(ranges, from_revision)) as batches:
             self._stood_at = (await anext(batches)).revision
-            if self._meanwhile is None:  # Otherwise `_list` does it when the listing arrives.
+            if self._meanwhile is None:  # Otherwise `_list` joins when the listing arrives.
                 self._join(self.revision)
             coming = asyncio.create_task(_next(batches))
             try:
@@ -218,7 +220,7 @@ class Mirror:
                 await asyncio.wait([coming])
 
     def _apply(self, batch: WatchBatch) -> None:
-        """Apply the changes that are newer than the entries. A batch that is delivered twice changes nothing."""
+        """Apply the changes that are newer than the entries. A batch that is delivered twice has no effect."""
         if self._joined and batch.revision < self.revision:
             return
         if self._meanwhile is not None:
@@ -260,7 +262,7 @@ class Mirror:
         self._notify()
 
     def _notify(self) -> None:
-        """Tell that the picture is another one, and work out when to tell that again."""
+        """Call `on_change`, and set the earliest time of the next call."""
         self._untold = False
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -269,7 +271,7 @@ class Mirror:
         self._pace_until = ended + max(len(self.entries) * PACE_S, (ended - began) * PAUSES_PER_LOOK)
 
     def _trouble(self, error: StoreError | None) -> None:
-        """Tell when the store goes away, and when it is back."""
+        """Report once that the store has become unavailable, or that it is back."""
         if self._in_trouble != (error is not None):
             self._in_trouble = error is not None
             self._on_trouble(error)

@@ -1,6 +1,6 @@
-"""One lease kept alive, its key looked after, and the events that say how that goes.
+"""Keeps one lease alive, checks its key, and reports events.
 
-It only reports. How long a silent store is borne, and what a lost lease means, is decided elsewhere.
+This module only reports. The agent's core decides how long it tolerates a silent store, and what a lost lease means.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from elastic.errors import StoreError
 from elastic.store.protocol import Store
 
 REFRESHES_PER_TTL = 4
-"""So that three refreshes in a row may fail before the lease ends."""
+"""Three refreshes in a row may fail before the lease ends."""
 PAUSE_S = (0.1, 0.3)
-"""After a refresh that failed: a random time between these."""
+"""Bounds of the random pause after a failed refresh."""
 READ_EVERY = 0.75
-"""Of the TTL: a read of the key stands for no longer than this, also if nothing seems to have been written since. The
-server that answers may lag behind: then it neither knows of a write nor shows it to the watch."""
+"""The fraction of the TTL after which the key is read again, even if no write seems to have happened. The server that
+answers may lag behind: then it neither knows of a write nor shows it to the watch."""
 
 
 class KeepaliveSucceeded(Struct, frozen=True):
-    """The lease lives until at least `sent_at + ttl_s`. `sent_at` is the clock before the refresh was sent.
+    """The lease is valid until at least `sent_at + ttl_s`. `sent_at` is the clock before the refresh was sent.
 
-    `key_revision` is the modification revision that the session's key had after the refresh, 0 without one that hangs
-    on this lease.
+    `key_revision` is the mod revision of the session's key after the refresh, 0 if no such key has this lease.
     """
 
     sent_at: float
@@ -38,13 +37,13 @@ class KeepaliveSucceeded(Struct, frozen=True):
 
 
 class KeepaliveFailed(Struct, frozen=True):
-    """A refresh failed. The lease may live on; a `KeepaliveSucceeded` says that it does."""
+    """A refresh failed. The lease may still be valid; a later `KeepaliveSucceeded` confirms that."""
 
     error: StoreError
 
 
 class LeaseLost(Struct, frozen=True):
-    """The store no longer has the lease, and its keys are gone. The last event of a session."""
+    """The store no longer has the lease or its keys. The last event of a session."""
 
     reason: str
 
@@ -65,18 +64,18 @@ async def keep_alive(
 ) -> None:
     """Refresh `lease` every quarter of its TTL, until it is lost or this task is cancelled.
 
-    The grant counts as the first one; the second comes after a random part of that time, so that nodes that came
-    together do not refresh together for ever. A refresh that fails is followed by another one soon, for as long as it
-    takes. Errors that are not the store's are raised.
+    The grant counts as the first refresh. The second follows after a random part of the interval, so that nodes that
+    start together do not keep refreshing together. A failed refresh is repeated soon, for as long as necessary. Errors
+    other than the store's are raised.
 
-    A lease that lives says nothing of its key: somebody may have deleted it, and a watch may be deaf. So the key is
-    read after a refresh if anything was written since it was read last, or that is long ago, and a refresh without
-    an answer to that counts as failed.
+    A valid lease says nothing about its key: another client may have deleted it, and a watch may have stopped
+    delivering. So the key is read after a refresh if anything was written since the last read, or if that was long ago;
+    if this read fails, the refresh counts as failed.
 
     When `refresh_now` is set, the next refresh is sent immediately, or as soon as the current one has ended.
 
-    `clock` gives the times of the events; it must go on while the machine sleeps (CLOCK_BOOTTIME). `read_every`: after
-    this part of the TTL the next refresh reads the key in any case; 0 reads it each time.
+    `clock` returns the times of the events; it must advance while the machine sleeps (CLOCK_BOOTTIME). `read_every`:
+    the fraction of the TTL after which the next refresh reads the key in any case; 0 reads it each time.
     """
     uniform = (random_source or random.Random()).uniform
     key_revision, read_revision, read_at = 0, -1, float("-inf")

@@ -1,4 +1,4 @@
-"""The certificates of TLS to etcd: the files of the user, read and checked before anything is connected."""
+"""The certificates for TLS to etcd: the user's files, read and checked before any connection."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from typing import Final
 from elastic.errors import ConfigError
 
 PEM_BYTES_MAX = 8 << 20
-"""A file with more is no list of certificates; the system's is 0.2 MB."""
+"""A longer file is no list of certificates; the system's has 0.2 MB."""
 PIPE_LIMIT_S = 10.0
-"""So long somebody may take to write into a pipe that is named as a file. A shell's `<(command)` is one."""
+"""Seconds that a process has to write into a pipe that is given as a file, such as a shell's `<(command)`."""
 ROOTS: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where systems have the authorities that they trust, if python was built with another place."""
+"""The usual paths of a system's trusted authorities, in case python was built with another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificates:
     """Paths of PEM files: the authorities that may sign etcd's certificate, and our own certificate with its key.
 
-    "" is none: without `ca` the system's authorities count, without `cert` we show no certificate.
+    "" means none: without `ca`, the system's authorities count; without `cert`, the client presents no certificate.
     """
 
     ca: str = ""
@@ -38,26 +38,26 @@ class Certificates:
     key: str = ""
 
     def __bool__(self) -> bool:
-        """Tell whether any is named; then TLS is spoken."""
+        """Return whether any file is given, so that connections use TLS."""
         return bool(self.ca or self.cert or self.key)
 
     def check(self) -> tuple[str, ...]:
-        """Raise `ConfigError` with the mend unless each file is what it should be; lines to warn the user with."""
+        """Return warnings for the user. Raises `ConfigError`, with the fix, for a missing or invalid file."""
         if not self:
             return ()
         if self.cert and not self.key:
-            raise ConfigError(f"--etcd_cert {self.cert} has no key: add --etcd_key FILE, the key of that certificate")
+            raise ConfigError(f"--etcd-cert {self.cert} has no key: add --etcd-key FILE, the key of that certificate")
         if self.key and not self.cert:
-            raise ConfigError(f"--etcd_key {self.key} has no certificate: add --etcd_cert FILE, which that key is for")
-        for flag, name in (("--etcd_ca", self.ca), ("--etcd_cert", self.cert), ("--etcd_key", self.key)):
+            raise ConfigError(f"--etcd-key {self.key} has no certificate: add --etcd-cert FILE, which that key is for")
+        for flag, name in (("--etcd-ca", self.ca), ("--etcd-cert", self.cert), ("--etcd-key", self.key)):
             if name:
                 _read(flag, name)
         self.context()
         line = readable_by_others(self.key) if self.key else ""
-        return (f"--etcd_key {line}",) if line else ()
+        return (f"--etcd-key {line}",) if line else ()
 
     def context(self) -> ssl.SSLContext:
-        """What python needs for a handshake as gRPC makes it. Raises `ConfigError`."""
+        """Return a context for the same handshake as gRPC's. Raises `ConfigError`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
         roots = self.roots()
@@ -68,7 +68,7 @@ class Certificates:
                 context.load_verify_locations(cadata=roots.decode("ascii", errors="ignore"))
         except (ssl.SSLError, ValueError) as error:
             raise ConfigError(
-                f"--etcd_ca {self.ca} holds no certificate in PEM (-----BEGIN CERTIFICATE-----); it is the authority "
+                f"--etcd-ca {self.ca} holds no certificate in PEM (-----BEGIN CERTIFICATE-----); it is the authority "
                 "that signed etcd's certificate, etcd's own --trusted-ca-file"
             ) from error
         if self.cert:
@@ -76,9 +76,9 @@ class Certificates:
         return context
 
     def roots(self) -> bytes | None:
-        """The authorities that count, in PEM: those of the file, or the system's. None leaves them to gRPC."""
+        """The trusted authorities, in PEM: those of the file, or the system's. None: gRPC's default."""
         if self.ca:
-            return _read("--etcd_ca", self.ca)
+            return _read("--etcd-ca", self.ca)
         paths = ssl.get_default_verify_paths()
         for name in (paths.cafile, *ROOTS):
             if name and Path(name).is_file():
@@ -86,15 +86,15 @@ class Certificates:
         return None
 
     def chain(self) -> tuple[bytes | None, bytes | None]:
-        """Our key and our certificate, in PEM."""
+        """The client's key and certificate, in PEM; None without them."""
         if not self.cert:
             return None, None
-        return _read("--etcd_key", self.key), _read("--etcd_cert", self.cert)
+        return _read("--etcd-key", self.key), _read("--etcd-cert", self.cert)
 
     def _load_own(self, context: ssl.SSLContext) -> None:
         def ask() -> str:
             raise ConfigError(
-                f"--etcd_key {self.key} has a passphrase, and nobody is there to type it; use one without"
+                f"--etcd-key {self.key} has a passphrase, which cannot be entered here; use a key without one"
             )
 
         try:
@@ -102,35 +102,35 @@ class Certificates:
         except ssl.SSLError as error:
             if error.reason == "NO_CERTIFICATE_OR_CRL_FOUND":
                 raise ConfigError(
-                    f"--etcd_cert {self.cert} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)"
+                    f"--etcd-cert {self.cert} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)"
                 ) from error
             raise ConfigError(
-                f"the certificate in --etcd_cert {self.cert} is damaged; copy the whole file again"
+                f"the certificate in --etcd-cert {self.cert} is damaged; copy the whole file again"
             ) from error
         try:
             context.load_cert_chain(self.cert, self.key, password=ask)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise ConfigError(
-                    f"--etcd_key {self.key} is not the key of --etcd_cert {self.cert}; name two that fit"
+                    f"--etcd-key {self.key} is not the key of --etcd-cert {self.cert}; name two that fit"
                 ) from error
             if error.reason and error.reason.endswith(_WEAK):
                 raise ConfigError(
-                    f"--etcd_cert {self.cert} is too weak for the OpenSSL of this machine "
+                    f"--etcd-cert {self.cert} is too weak for the OpenSSL of this machine "
                     f"({error.reason.replace('_', ' ').lower()}); make another one"
                 ) from error
-            raise ConfigError(f"--etcd_key {self.key} holds no key in PEM (-----BEGIN PRIVATE KEY-----)") from error
+            raise ConfigError(f"--etcd-key {self.key} holds no key in PEM (-----BEGIN PRIVATE KEY-----)") from error
 
 
 _WEAK: Final = ("TOO_SMALL", "TOO_WEAK")
-"""How OpenSSL's reasons end for a certificate that is in order and does not do."""
+"""Suffixes of OpenSSL's reasons to reject a well-formed certificate."""
 
 NONE: Final = Certificates()
-"""No file: TLS with the system's authorities, where TLS is spoken at all."""
+"""No files: connections that use TLS trust the system's authorities."""
 
 
 def readable_by_others(name: str) -> str:
-    """What to warn of if more users than its owner can read a file with a secret; "" if they cannot."""
+    """Return a warning if users other than its owner can read a file with a secret; "" if they cannot."""
     try:
         mode = stat.S_IMODE(os.stat(name).st_mode)
     except OSError:
@@ -142,12 +142,12 @@ def readable_by_others(name: str) -> str:
 
 
 def read_limited(flag: str, name: str, bytes_max: int, pipe_limit_s: float = PIPE_LIMIT_S) -> bytes:
-    """The contents of a file of the user's, as far as one byte beyond what it may have. Raises `ConfigError`.
+    """Read a user's file, up to one byte more than it may have. Raises `ConfigError`.
 
-    A pipe is read to its end; one that nobody writes into is an error after `pipe_limit_s`.
+    A pipe is read to its end; a pipe without a writer is an error after `pipe_limit_s`.
     """
     try:
-        # Without O_NONBLOCK the opening of a pipe waits for a writer.
+        # Without O_NONBLOCK, opening a pipe waits for a writer.
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             return _read_all(fd, bytes_max + 1, time.monotonic() + pipe_limit_s)
@@ -162,7 +162,7 @@ def read_limited(flag: str, name: str, bytes_max: int, pipe_limit_s: float = PIP
 
 
 def _read_all(fd: int, count: int, until_s: float) -> bytes:
-    """Up to so many bytes of what may be a pipe. Raises `TimeoutError`."""
+    """Read up to `count` bytes of what may be a pipe. Raises `TimeoutError`."""
     content = b""
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -1,4 +1,4 @@
-"""The environment of a replica: what elastic-launch gives a worker (pure)."""
+"""The environment of a replica: that of a worker of elastic-launch (pure)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Final
 
 LAUNCHERS: Final = ("ELASTIC_", "PADDLE_", "TORCHELASTIC_", "FLAGS_", "GROUP_", "ROLE_")
-"""Beginnings of what a launcher above this process may have set."""
+"""Prefixes of variables that a launcher of this process may have set."""
 JOB: Final = "testing"
 FILES: Final = "ELASTIC_TESTING_FILES"
-"""What the paths of a replica's own files begin with: the run's folder, and "replica." with its number."""
+"""The variable with the path prefix of a replica's files: the run's directory, and "replica." with its number."""
 SOCKET: Final = "run.sock"
-"""The run's own socket, in its folder."""
+"""The socket of the run, in its directory."""
 TASK: Final = "task.json"
-"""What the replicas are to run, in the run's folder."""
+"""The file in the run's directory with the function that the replicas run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlace:
-    """Where a replica stands. `m_id` is the place of its node in the world, `number` its own over the whole run."""
+    """The place of a replica. `m_id` is the node rank in its world, `number` the number of the replica in the run."""
 
     number: int
     generation: int
@@ -44,7 +44,7 @@ def environment(
     saved: str,
     files: str,
 ) -> dict[str, str]:
-    """All of it. `more` is what the caller of the run wishes, and counts most; `saved` is "" if there is nothing."""
+    """Build the environment. `more`, from the caller of the run, overrides the rest; `saved` may be ""."""
     inherited = {name: text for name, text in base.items() if not name.startswith(LAUNCHERS)}
     world = place.nodes * place.slots
     made = {

@@ -1,4 +1,4 @@
-"""The text of a run that failed: who, what, and the last lines of the output."""
+"""The message of a failed run: the replica, the error, and the last lines of the output."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from elastic.testing.result import text
 from elastic.testing.world_run import RunningReplica, WorldRun
 
 LINES_MAX = 20
-"""Of a replica's output, from its end."""
+"""The number of lines of a replica's output, from its end."""
 REPLICAS_MAX = 8
-"""Whose output is shown, the one that failed first."""
+"""The number of replicas whose output is shown, starting with the root cause."""
 
 
 def failed_text(story: WorldRun, failures: Mapping[int, ReplicaFailed | None], details: Sequence[str]) -> str:
-    """Why a world was not as scheduled. The replica whose error was the first is named, whoever ended first.
+    """Return why a world did not go as scheduled. It names the replica that raised first, even if another ended first.
 
-    `details` are lines about the local channel: a replica that it does not understand, for instance.
+    `details` are lines about the local channel, such as a message that it could not decode.
     """
     raised = {rank: failed for rank, failed in failures.items() if failed is not None and not failed.injected}
     actors = list(story.actors)
@@ -35,14 +35,14 @@ def failed_text(story: WorldRun, failures: Mapping[int, ReplicaFailed | None], d
 def hung_text(
     story: WorldRun, hanging: Sequence[RunningReplica], timeout_s: float, waiting: str, details: Sequence[str]
 ) -> str:
-    """Who was still there at the end of the time, and where in the program."""
+    """Return which replicas still ran at the timeout, with their stack traces."""
     ranks = ", ".join(str(actor.place.rank) for actor in hanging)
     noun = "rank" if len(hanging) == 1 else "ranks"
-    head = f"after {timeout_s:g} s world {story.result.generation - 1} still runs: {noun} {ranks}"
+    head = f"world {story.result.generation - 1} is still running after {timeout_s:g} s: {noun} {ranks}"
     parts = [head + (f"; {waiting}" if waiting else ""), *details]
     for actor in hanging[:REPLICAS_MAX]:
-        stacks = text(f"{actor.files}.stacks").strip() or "(it did not answer: it hangs outside of python)"
-        parts += [f"--- {actor}, its stacks:", stacks]
+        stacks = text(f"{actor.files}.stacks").strip() or "(no reply: it hangs outside of Python)"
+        parts += [f"--- {actor}, stack traces:", stacks]
         if actor.seen.output.strip():
             parts.append(_tail(actor))
     return "\n".join(parts)
@@ -50,4 +50,4 @@ def hung_text(
 
 def _tail(actor: RunningReplica) -> str:
     lines = actor.seen.output.rstrip().splitlines()
-    return "\n".join([f"--- {actor}, the last lines of its output:", *lines[-LINES_MAX:]])
+    return "\n".join([f"--- {actor}, last lines of the output:", *lines[-LINES_MAX:]])

@@ -1,7 +1,7 @@
-"""The run's end of a fork server, and the servers that wait for the next run.
+"""The client of a fork server, and the idle servers for the next run.
 
-Importing torch costs seconds, so a server stays for the next run of this process; it has no replica then and ends with
-this process, however that ends.
+Importing torch takes seconds, so a server remains for the next run of this process. It has no replica then, and ends
+with this process, however that ends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from elastic.errors import RunFailed
 from elastic.testing import fork_protocol
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""One each: several replicas share this machine, and a process with threads cannot fork safely."""
+"""Set to 1: several replicas share this machine, and a process with threads cannot fork safely."""
 
 idle: list[ForkServer] = []
-"""Those without a replica, for the next run."""
+"""Servers without a replica, for the next run."""
 
 
 def _close_idle() -> None:
-    """End what waits for a next run: there is none."""
+    """Close the idle servers at exit."""
     while idle:
         server = idle.pop()
         if server.usable:
@@ -38,7 +38,7 @@ class ForkServer:
     """A fork server and the socket to it."""
 
     def __init__(self) -> None:
-        """Start it; `ready` waits for its imports."""
+        """Start the server; its first message is `ImportsDone`."""
         self._pid = os.getpid()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -54,35 +54,35 @@ class ForkServer:
             )
 
     def fileno(self) -> int:
-        """What to wait for, for `receive`."""
+        """Return the descriptor that is readable when `receive` has a message."""
         return self._control.fileno()
 
     @property
     def usable(self) -> bool:
-        """Whether it runs, and is not the one of the process that forked this one."""
+        """Whether the server runs, and this process started it rather than a parent."""
         return self._pid == os.getpid() and self._process.poll() is None
 
     def receive(self) -> fork_protocol.ForkServerMessage:
-        """The next thing that it says. Raises `RunFailed` if it has ended."""
+        """Receive the next message. Raises `RunFailed` if the server has exited."""
         try:
             packet = self._control.recv(fork_protocol.PACKET_MAX)
         except ConnectionError:
             packet = b""
         if not packet:
-            raise RunFailed("the process that starts the replicas ended; what it wrote to stderr says why")
-        message: fork_protocol.ForkServerMessage = fork_protocol.said.decode(packet)
+            raise RunFailed("the fork server of the replicas exited; see its stderr")
+        message: fork_protocol.ForkServerMessage = fork_protocol.server_messages.decode(packet)
         return message
 
     def start(self, number: int, env: Mapping[str, str]) -> None:
-        """Fork a replica; `ReplicaExited` with its number follows."""
+        """Fork a replica. `ReplicaExited` with its number follows."""
         self._send(fork_protocol.StartReplica(number, dict(env), os.getcwd()))
 
     def signal(self, number: int, signal: int, *, session: bool = False) -> None:
-        """Signal a replica, or all of its session. One that has ended is no error."""
+        """Signal a replica, or its whole session; no error if it has exited."""
         self._send(fork_protocol.SignalReplica(number, signal, session))
 
     def close(self) -> None:
-        """End it, with all replicas, and wait until they are gone."""
+        """End the server and all its replicas, and wait for them."""
         self._control.close()
         self._process.wait()
 
@@ -90,11 +90,11 @@ class ForkServer:
         try:
             self._control.send(fork_protocol.encode(message))
         except ConnectionError:
-            raise RunFailed("the process that starts the replicas is gone") from None
+            raise RunFailed("the fork server of the replicas has exited; see its stderr") from None
 
 
 def take_server() -> ForkServer:
-    """A server whose imports are done."""
+    """Return an idle server, or a new one after its imports."""
     while idle:
         server = idle.pop()
         if server.usable:

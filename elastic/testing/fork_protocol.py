@@ -1,4 +1,4 @@
-"""What a run and its fork server say to each other: one packet of JSON is one message."""
+"""The messages between a run and its fork server: one JSON packet each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PACKET_MAX = 1 << 17
 
 
 class StartReplica(msgspec.Struct, frozen=True, tag="start"):
-    """Fork a replica: its number, its whole environment, and the folder that it is started in."""
+    """Fork a replica with this number, environment and working directory."""
 
     number: int
     env: dict[str, str]
@@ -16,7 +16,7 @@ class StartReplica(msgspec.Struct, frozen=True, tag="start"):
 
 
 class SignalReplica(msgspec.Struct, frozen=True, tag="signal"):
-    """Signal a replica, or its whole session. One that has ended is no error."""
+    """Signal a replica, or its whole session; no error if it has exited."""
 
     number: int
     signal: int
@@ -24,18 +24,18 @@ class SignalReplica(msgspec.Struct, frozen=True, tag="signal"):
 
 
 class ReplicaExited(msgspec.Struct, frozen=True, tag="exited"):
-    """A replica has ended with an exit code, or minus a signal."""
+    """A replica has exited with an exit code, or minus the number of a signal."""
 
     number: int
     code: int
 
 
 class ImportsDone(msgspec.Struct, frozen=True, tag="ready"):
-    """The imports are done."""
+    """The server has imported everything."""
 
 
 RunMessage = StartReplica | SignalReplica
 ForkServerMessage = ReplicaExited | ImportsDone
-told = msgspec.json.Decoder(RunMessage)
-said = msgspec.json.Decoder(ForkServerMessage)
+run_messages = msgspec.json.Decoder(RunMessage)
+server_messages = msgspec.json.Decoder(ForkServerMessage)
 encode = msgspec.json.Encoder().encode

@@ -1,8 +1,8 @@
-"""A process that has imported torch once and forks the replicas: `python -m elastic.testing.fork_server FD`.
+"""A process that imports torch once and forks the replicas: `python -m elastic.testing.fork_server FD`.
 
-It is single-threaded. FD is its end of a socket pair (SOCK_SEQPACKET), on which it is told what to start and what to
-signal, and says what has ended. When the other end is gone, however that came, it kills every replica with its whole
-session, removes the folder of the run, and ends: nothing is left behind.
+It is single-threaded. FD is its end of a socket pair (SOCK_SEQPACKET), on which it receives the replicas to start and
+to signal, and sends the exits. When the other end is closed for any reason, it kills every replica with its session,
+removes the directory of the run, and exits, so that nothing remains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elastic.testing.fork_protocol import (
     ReplicaExited,
     StartReplica,
     encode,
-    told,
+    run_messages,
 )
 
 PRELOAD = (
@@ -39,7 +39,7 @@ PRELOAD = (
     "elastic.channel.client",
     "elastic.testing.replica",
 )
-"""What most functions need. The first optimizer of a process imports torch._dynamo, which takes a second."""
+"""Modules that most functions need. The first optimizer of a process imports torch._dynamo, which takes a second."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -48,24 +48,24 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A replica that is not reaped yet, so that its pid is its own."""
+    """A replica that is not reaped yet, so that its pid cannot be reused."""
 
     pid: int
     pidfd: int
-    """Readable once it has ended."""
+    """Readable once the replica has exited."""
 
     def signal(self, number: int, *, session: bool) -> None:
-        """Signal it, or its session."""
+        """Signal the replica, or its session."""
         if session:
             try:
                 os.killpg(self.pid, number)
-            except ProcessLookupError:  # It has not made its session yet.
+            except ProcessLookupError:  # It has not created its session yet.
                 os.kill(self.pid, number)
         else:
             os.kill(self.pid, number)
 
     def reap(self) -> int:
-        """Kill what it left running in its session, and wait for it; its exit code, or minus a signal."""
+        """Kill the rest of its session, wait for it, and return its exit code, or minus the number of a signal."""
         self.signal(signal.SIGKILL, session=True)
         _, status = os.waitpid(self.pid, 0)
         os.close(self.pidfd)
@@ -73,12 +73,12 @@ class _Child:
 
 
 def serve(control: socket.socket) -> StartReplica | None:
-    """Fork what is wished until the other end is gone: None then. In a replica: what it is to run."""
+    """Serve the run until its end of the socket is closed, and return None; in a replica, return its start message."""
     running: dict[int, _Child] = {}
     folder = ""
     for ending in (signal.SIGINT, signal.SIGTERM):
-        # Ctrl-C and timeout(1) tell the whole group. The run says what ends, or the end of its socket does: then
-        # everything goes that replicas have started, which would stay if this process went first.
+        # Ctrl-C and timeout(1) signal the whole process group. This process must outlive the run, to kill all processes
+        # that replicas have started when the socket is closed.
         signal.signal(ending, signal.SIG_IGN)
     control.send(encode(ImportsDone()))
     while True:
@@ -97,9 +97,9 @@ def serve(control: socket.socket) -> StartReplica | None:
                 child.signal(signal.SIGKILL, session=True)
             for child in running.values():
                 child.reap()
-            shutil.rmtree(folder, ignore_errors=True)  # Of the last run, which has removed it unless it was killed.
+            shutil.rmtree(folder, ignore_errors=True)  # The last run removes it, unless it was killed.
             return None
-        message = told.decode(packet)
+        message = run_messages.decode(packet)
         if isinstance(message, StartReplica):
             folder = os.path.dirname(message.env[FILES])
             pid = _fork(message)
@@ -114,7 +114,7 @@ def serve(control: socket.socket) -> StartReplica | None:
 
 
 def _fork(start: StartReplica) -> int:
-    """Fork. The new process leads a session, dies with this one, and writes to its own file."""
+    """Fork a process that leads a session, dies with this one, and writes to its own output file."""
     parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
@@ -138,13 +138,13 @@ def _fork(start: StartReplica) -> int:
 
 
 def main() -> None:
-    """Import, then serve; a replica runs its function and ends."""
+    """Import, then serve; a replica runs its function and exits."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    gc.disable()  # Nothing of what is imported is garbage.
+    gc.disable()  # Imports create no garbage.
     for name in PRELOAD:
         importlib.import_module(name)
-    gc.freeze()  # Else each replica's collector touches, and so copies, all that was imported: 0.5 s for each.
+    gc.freeze()  # Otherwise the collector of each replica touches, and so copies, all imports: 0.5 s.
     gc.enable()
     start = serve(control)
     if start is not None:

@@ -1,4 +1,4 @@
-"""One node of a run: the agent's end of its workers' local channel, and their memory."""
+"""One node of a run: the agent's end of the local channel of its workers, and their memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic.channel.shared_memory import Segments
 
 
 class ReplicaNode:
-    """A node by its number. Its memory lives as long as the node, whatever becomes of its workers."""
+    """A node. Its memory lives as long as the node, even if its workers exit."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class ReplicaNode:
         heard: Callable[[WorkerConnection, messages.WorkerMessage], None],
         detail: Callable[[str], None],
     ) -> None:
-        """Listen, in `selector`, whose data is what to call. `heard` gets each message and who says it."""
+        """Listen, with a callback as the data of `selector`. `heard` gets each message with its connection."""
         self.number = number
         self.name = f"node{number}-{number:04x}"
         self._selector = selector
@@ -36,7 +36,7 @@ class ReplicaNode:
         selector.register(self.server.fileno(), selectors.EVENT_READ, self.server.serve)
 
     def send(self, generation: int, rank: int, message: messages.AgentMessage) -> bool:
-        """Say something to a worker; False if it has never connected or has hung up."""
+        """Send a message to a worker; False if it is not connected."""
         return any(
             self.server.send(connection, message)
             for connection in self.server.connections
@@ -45,7 +45,7 @@ class ReplicaNode:
         )
 
     def close(self) -> None:
-        """Let go of the socket and of the memory. A second call does nothing."""
+        """Close the socket and free the memory. A second call does nothing."""
         if self.server.fileno() >= 0:
             self._selector.unregister(self.server.fileno())
         self.server.close()

@@ -1,6 +1,6 @@
-"""One replica of a run, in its own process: it loads the function, calls it, and writes down what came of it.
+"""One replica of a run, in its own process: it loads the function, calls it, and writes its result to files.
 
-Also what the function itself may call: `reached` and `record`. Outside a run both do nothing.
+`reached` and `record` are for the function itself. Outside a run both do nothing.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from elastic.testing.environment import FILES, SOCKET, TASK
 from elastic.testing.fork_protocol import PACKET_MAX
 
 STACKS = signal.SIGRTMAX - 3
-"""Writes the stacks of all threads into the replica's file, then ends it. Few programs use these numbers."""
+"""The signal that writes all stack traces to the replica's file and ends it. Few programs use these signals."""
 FAIL = signal.SIGRTMAX - 4
-"""Lets the main thread raise `Injected`."""
+"""The signal that makes the main thread raise `Injected`."""
 
 GO = b"go"
 
 
 class ReplicaTask(msgspec.Struct, frozen=True):
-    """What to run, and where the file of the function's module is."""
+    """The function to run, and the file of its module."""
 
     module: str
     file: str
     path: list[str]
     argv: list[str]
     call: bytes
-    """Pickled: the function, which is no more than its name there, args and kwargs."""
+    """Pickled: the function, by its name, args and kwargs."""
 
 
 class MarkReached(msgspec.Struct, frozen=True):
-    """The function of replica `number` has come to `what`."""
+    """The function of replica `number` has called `reached(what)`."""
 
     number: int
     what: int | str
@@ -64,42 +64,42 @@ class ReplicaFailed(msgspec.Struct, frozen=True):
 
 
 class Injected(Exception):
-    """The failure that the schedule asks for, raised in the replica that is to fail."""
+    """The failure of a schedule, raised in the replica that it names."""
 
 
 def reached(what: int | str) -> None:
-    """Report that this replica has finished a step, or has come to a place with a name.
+    """Report that this replica has finished a step, or has reached a named point.
 
-    If the schedule ends the world there, every replica of the world waits for the others, so that the place is exact.
-    In a planned stop it returns once all replicas are asked to stop. On a loss or a failure it does not return. Call it
-    in every replica, from the main thread. Outside a run it does nothing.
+    If the schedule ends the world there, every replica of the world waits for the others, so that the world ends
+    exactly there. Before a planned stop it returns once all replicas have the request to stop. Before a node failure or
+    a failure it does not return. Call it in every replica, from the main thread. Outside a run it does nothing.
 
     Args:
-        what: The number of the finished step, or the word that the schedule has as `at`.
+        what: The number of the finished step, or the string that the schedule has as `at`.
 
     Raises:
-        Injected: The schedule lets this replica fail here.
+        Injected: The schedule makes this replica fail here.
     """
     files = os.environ.get(FILES)
     if not files:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
         end.connect(str(Path(files).parent / SOCKET))
-        try:  # The answer, or the signal to fail, may come as soon as this is sent.
+        try:  # The reply, or the signal to fail, may arrive as soon as this is sent.
             end.send(msgspec.json.encode(MarkReached(int(files.rpartition(".")[2]), what)))
-            if end.recv(PACKET_MAX) != GO:  # The run is gone, and this process is being killed.
+            if end.recv(PACKET_MAX) != GO:  # The run has exited, and this process is being killed.
                 signal.pause()
         except Injected:
-            raise Injected(f"elastic.testing: the schedule lets this replica fail at {what!r}") from None
+            raise Injected(f"elastic.testing: the schedule makes this replica fail at {what!r}") from None
 
 
 def record(value: Any) -> None:
-    """Keep a value of this replica for the test, which finds it in `Replica.records`.
+    """Record a value of this replica for the test, in `Replica.records`.
 
-    The value is written when the call returns, so it survives a kill of the replica. Outside a run it does nothing.
+    The value is written when the call returns, so it survives SIGKILL. Outside a run it does nothing.
 
     Args:
-        value: What `json.dumps` takes: numbers, text, None, and lists and dicts of them.
+        value: Anything that `json.dumps` accepts: numbers, strings, None, and lists and dicts of them.
 
     Raises:
         TypeError: The value cannot be written as JSON.
@@ -111,9 +111,9 @@ def record(value: Any) -> None:
 
 
 def main() -> int:
-    """Run the function that the environment names; the exit code."""
+    """Run the function that the environment names, and return the exit code."""
     files = os.environ[FILES]
-    stacks = open(f"{files}.stacks", "w")  # noqa: SIM115  # Open as long as the process.
+    stacks = open(f"{files}.stacks", "w")  # noqa: SIM115  # Open until the process exits.
     signal.signal(STACKS, signal.SIG_DFL)
     faulthandler.register(STACKS, file=stacks, all_threads=True, chain=True)
     faulthandler.enable()
@@ -123,7 +123,7 @@ def main() -> int:
         _write(value, Path(f"{files}.value"))
     except SystemExit as error:
         return _code(error)
-    except BaseException as error:  # noqa: BLE001  # It is told with its traceback, and ends the process.
+    except BaseException as error:  # noqa: BLE001  # It is recorded with its traceback, and ends the process.
         at_s = time.monotonic()
         traceback.print_exc()
         line = traceback.format_exception_only(error)[-1].strip()
@@ -134,9 +134,9 @@ def main() -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process as `multiprocessing` ends its own: threads are awaited and exit functions called.
+    """Exit like a process of `multiprocessing`: wait for threads, and call the exit functions.
 
-    What python does after that, taking apart all modules, is left out: it takes 0.2 s and nobody needs it.
+    It skips the rest of Python's finalization, the teardown of all modules, which takes 0.2 s.
     """
     with contextlib.suppress(SystemExit):
         threading._shutdown()  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _code(error: SystemExit) -> int:
-    """The exit code that python gives for it."""
+    """Return the exit code that Python uses for it."""
     if error.code is None or isinstance(error.code, int):
         return (error.code or 0) & 0xFF
     print(error.code, file=sys.stderr)  # noqa: T201
@@ -156,7 +156,7 @@ def _code(error: SystemExit) -> int:
 
 
 def _fail(_number: int, _frame: FrameType | None) -> None:
-    raise Injected("elastic.testing: the schedule lets this replica fail here")
+    raise Injected("elastic.testing: the schedule makes this replica fail here")
 
 
 def _call(path: Path) -> Any:
@@ -170,7 +170,7 @@ def _call(path: Path) -> Any:
 
 
 def _reseed() -> None:
-    """Give python and numpy numbers of their own, as in a new process. Torch starts with the same ones everywhere."""
+    """Seed Python and NumPy randomly, as in a new process. Torch has the same initial seed in every process."""
     import random
 
     random.seed()
@@ -179,7 +179,7 @@ def _reseed() -> None:
 
 
 def _import_module(task: ReplicaTask) -> None:
-    """Import the function's module, by its name, or by its file where the name leads elsewhere or nowhere."""
+    """Import the function's module by its name, or by its file if the name does not lead to that file."""
     name = "__mp_main__" if task.module == "__main__" else task.module
     if task.module != "__main__":
         try:
@@ -192,17 +192,17 @@ def _import_module(task: ReplicaTask) -> None:
                 return
     spec = importlib.util.spec_from_file_location(name, task.file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"the module of the function, {task.module}, cannot be loaded from {task.file!r}")
+        raise ImportError(f"cannot load the module of the function, {task.module}, from {task.file!r}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if task.module == "__main__":
-        sys.modules["__main__"] = module  # What was pickled names its classes there.
-        module.__spec__ = None  # A process that this one spawns then finds it by its file, as that of any script.
+        sys.modules["__main__"] = module  # The pickle refers to classes there.
+        module.__spec__ = None  # A process that this one spawns then finds it by its file, like any script.
     spec.loader.exec_module(module)
 
 
 def _write(value: Any, path: Path) -> None:
-    """Write the return value. Killed before its end, the replica has returned nothing."""
+    """Write the return value atomically: a replica that is killed meanwhile has returned nothing."""
     if value is None:
         return
     import torch
@@ -211,5 +211,5 @@ def _write(value: Any, path: Path) -> None:
         torch.save(value, new)
         if unsafe := sorted(torch.serialization.get_unsafe_globals_in_checkpoint(new)):
             raise TypeError(
-                f"the function returned {', '.join(unsafe)}; return tensors, numbers, text, lists and dicts"
+                f"the function returned {', '.join(unsafe)}; return tensors, numbers, strings, lists and dicts"
             )

@@ -1,4 +1,4 @@
-"""What a run returns: for each world what came of each of its replicas."""
+"""The result of a run: for each world the results of its replicas."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from elastic.testing.replica import ReplicaFailed
 
 @dataclass(slots=True)
 class Replica:
-    """What came of one process.
+    """The result of one replica.
 
     Attributes:
         rank: Its rank in its world.
         node: The name of its node.
-        code: Its exit code, or minus the signal that ended it. None if it still ran when the run was cut off.
-        value: What the function returned, None if it did not return.
-        records: What it passed to `record`, in order.
-        output: What it wrote to stdout and stderr.
-        notes: The lines that the library gave the agent for people.
-        raised: The last line of its traceback, "" without one.
-        step: The highest step that it reported, None if it reported none.
+        code: Its exit code, or minus the number of the signal that ended it. None if it still ran at the timeout.
+        value: The return value of the function; None if it did not return.
+        records: The values passed to `record`, in order.
+        output: Its stdout and stderr.
+        notes: The messages that the library sent to the agent's log.
+        raised: The last line of its traceback, "" if it did not raise.
+        step: The highest step that it reported; None if it reported none.
     """
 
     rank: int
@@ -41,13 +41,13 @@ class Replica:
 
 @dataclass(slots=True)
 class WorldResult:
-    """What came of one world.
+    """The result of one world.
 
     Attributes:
         generation: Its generation, from 1.
-        nodes: The names of its nodes in the order of their ranks. A node keeps its name while it lives.
-        replicas: Its replicas by rank.
-        saved: The newest step whose checkpoint was reported as complete, None if there was none.
+        nodes: The names of its nodes, in the order of their ranks. A node keeps its name from world to world.
+        replicas: Its replicas, by rank.
+        saved: The newest step whose checkpoint was reported as complete; None if there is none.
     """
 
     generation: int
@@ -57,33 +57,33 @@ class WorldResult:
 
     @property
     def values(self) -> list[Any]:
-        """What the function returned, by rank; None where it did not return."""
+        """The return values of the function, by rank; None where it did not return."""
         return [replica.value for replica in self.replicas]
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        worlds: The worlds in order.
+        worlds: The worlds, in order.
     """
 
     worlds: list[WorldResult]
 
     @property
     def values(self) -> list[Any]:
-        """What the function returned in the last world, by rank."""
+        """The return values of the function in the last world, by rank."""
         return self.worlds[-1].values
 
     @property
     def records(self) -> list[Any]:
-        """All recorded values, world after world, and within a world rank after rank."""
+        """All recorded values, ordered by world and then by rank."""
         return [value for world in self.worlds for replica in world.replicas for value in replica.records]
 
     @property
     def output(self) -> str:
-        """The output of all replicas, each below a line that names its world and rank."""
+        """The output of all replicas, each after a line with its world and rank."""
         return "".join(
             f"--- world {index}, rank {replica.rank}\n{replica.output}"
             for index, world in enumerate(self.worlds)
@@ -92,9 +92,9 @@ class Result:
 
 
 def read(replica: Replica, files: str) -> ReplicaFailed | None:
-    """Fill in what a replica has written; how its function failed, None if it did not raise."""
+    """Read the files of a replica into `replica`; return its error, None if its function did not raise."""
     replica.output = text(f"{files}.output")
-    whole, _, _ = text(f"{files}.records").rpartition("\n")  # What follows it was cut off by a kill.
+    whole, _, _ = text(f"{files}.records").rpartition("\n")  # A kill may have truncated the last line.
     replica.records = [json.loads(line) for line in whole.splitlines()]
     if Path(f"{files}.value").exists():
         import torch
@@ -109,7 +109,7 @@ def read(replica: Replica, files: str) -> ReplicaFailed | None:
 
 
 def text(path: str) -> str:
-    """What stands in a file, "" if there is none."""
+    """Return the contents of a file, "" if it does not exist."""
     try:
         return Path(path).read_text(errors="replace")
     except FileNotFoundError:

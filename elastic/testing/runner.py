@@ -1,4 +1,4 @@
-"""A run: one world after the other, on this machine."""
+"""A run: a sequence of worlds on this machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from elastic.testing.environment import SOCKET, TASK, ReplicaPlace, environment
 from elastic.testing.failure_text import failed_text, hung_text
 from elastic.testing.node import ReplicaNode
 from elastic.testing.result import Replica, Result, WorldResult, read
-from elastic.testing.schedule import At, Failure, How, World, lost, memberships, worlds_of
+from elastic.testing.schedule import At, Failure, How, World, failed_nodes, memberships, worlds_of
 from elastic.testing.world_run import RunningReplica, WorldRun
 from elastic.train.checkpoint import fence
 
 STACKS_S: Final = 5.0
-"""How long the stacks of replicas that hang are waited for."""
+"""The time to wait for the stack traces of hung replicas."""
 SOCKET_PATH_MAX: Final = 64
-"""Bytes of the folder's path: a Unix socket in it may have 107."""
+"""The longest path of the directory, in bytes: a Unix socket in it may have 107."""
 
 
 def run(
@@ -50,44 +50,45 @@ def run(
     checkpoint_dirs: str | os.PathLike[str] | None = None,
     timeout_s: float = 120.0,
 ) -> Result:
-    """Run a function in every replica of each world, and return what came of them.
+    """Run a function in every replica of each world, and return the results.
 
-    Replicas have the environment that elastic-launch gives its workers. They run on gloo without GPUs, with one thread
-    each. When `run` returns or raises, no replica is left, and no memory of theirs.
+    Replicas have the environment of workers of elastic-launch. They use gloo, no GPUs, and one thread each. When `run`
+    returns or raises, no replica is left, and their memory is freed.
 
     Args:
-        function: What each replica calls; it is defined at the top of its module. It returns None, tensors, numbers,
-            text, or lists and dicts of them.
-        worlds: In the short form, how many nodes each world has. In the long form, `World` values.
-        change_at: In the short form, for each change between two worlds the step, or the word passed to `reached`, at
-            which the world ends. A world ends soon after the first replica reports the step on the local channel, or
-            exactly there if the replicas call `reached`.
-        how: In the short form, how the changes come: "planned", "loss" or "failure", one for all or one each. A world
-            that grows is stopped as planned and not by a loss.
-        slots: Replicas on each node.
+        function: The function that each replica calls, defined at the top level of its module. It returns None,
+            tensors, numbers, strings, or lists and dicts of them.
+        worlds: In the short form, the number of nodes of each world. In the long form, `World` values.
+        change_at: In the short form, for each change between two worlds, the step at which the first one ends, or the
+            string that replicas pass to `reached`. A world ends soon after the first replica reports the step on the
+            local channel, or exactly there if the replicas call `reached`.
+        how: In the short form, the kind of the changes: "planned", "node_failure" or "failure", one for all changes or
+            one for each. A change to more nodes is always planned unless it is a "failure".
+        slots: The number of replicas on each node.
         args: Positional arguments of the function; they are pickled.
         kwargs: Keyword arguments of the function; they are pickled.
-        env: More environment variables for the replicas; they override all others.
-        checkpoint_dir: The folder of checkpoints that all nodes share; by default a private one, removed at the end.
-        checkpoint_dirs: Instead, the parent of one folder for each node, which the other nodes do not read.
-        timeout_s: How many seconds the whole run may take.
+        env: Environment variables of the replicas, which override all others.
+        checkpoint_dir: The checkpoint directory that all nodes share; by default a temporary directory.
+        checkpoint_dirs: Instead of `checkpoint_dir`: a directory with a separate checkpoint directory for each node,
+            as on storage that is not shared.
+        timeout_s: The timeout of the whole run, in seconds.
 
     Returns:
-        The worlds, with the value, output and exit code of each replica.
+        The worlds, with the return value, output and exit code of each replica.
 
     Raises:
-        RunFailed: The run did not go as scheduled. The text names the replica and has the end of its output.
-        RunHung: The run took longer than `timeout_s`. The text has the stacks of all replicas that still ran.
-        ValueError: The arguments do not fit together, or no other process can find the function by its name.
+        RunFailed: The run did not go as scheduled. The message names the replica and has the end of its output.
+        RunHung: The run took longer than `timeout_s`. The message has the stack traces of all running replicas.
+        ValueError: The arguments contradict each other, or other processes cannot import the function by its name.
     """
     full = worlds_of(worlds, change_at, how)
     if slots < 1:
-        raise ValueError(f"slots is {slots}; a node has at least 1")
+        raise ValueError(f"slots is {slots}; it must be 1 or more")
     if checkpoint_dir is not None and checkpoint_dirs is not None:
-        raise ValueError("checkpoint_dir and checkpoint_dirs: give one of them")
+        raise ValueError("pass either checkpoint_dir or checkpoint_dirs, not both")
     for world in full:
         if isinstance(world.until, Failure) and not 0 <= world.until.rank < world.nodes * slots:
-            raise ValueError(f"Failure(rank={world.until.rank}): a world of {world.nodes} nodes has no such rank")
+            raise ValueError(f"Failure(rank={world.until.rank}): the world of {world.nodes} nodes has no such rank")
     call = _pickled(function, tuple(args), dict(kwargs or {}))
     parent = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(
@@ -129,7 +130,7 @@ class _TestRun:
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
-        """End what still runs, or keep the server for the next run."""
+        """Keep the fork server for the next run if no replica runs; otherwise end it and them."""
         for node in self._nodes.values():
             node.close()
         for key in list(self._selector.get_map().values()):
@@ -145,7 +146,7 @@ class _TestRun:
         result = Result([])
         members = memberships(self._worlds)
         for index, nodes in enumerate(members):
-            with socket.socket() as held:  # Bound and not listening: the store of rank 0 can take it, others do not.
+            with socket.socket() as held:  # Bound, not listening: only the store of rank 0 takes it.
                 held.bind(("127.0.0.1", 0))
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 result.worlds.append(self._world(index, nodes, held.getsockname()[1]))
@@ -169,7 +170,7 @@ class _TestRun:
             for local_rank in range(self._slots)
         ]
         seen = WorldResult(generation, tuple(node.name for node in nodes), [actor.seen for actor in actors])
-        story = WorldRun(self._server, world.until, lost(self._worlds, index), actors, seen)
+        story = WorldRun(self._server, world.until, failed_nodes(self._worlds, index), actors, seen)
         if self._story is not None:
             story.saved = self._story.saved
         self._story = story
@@ -218,7 +219,7 @@ class _TestRun:
         return self._shared if self._own is None else self._own / f"node{node}"
 
     def _step(self, story: WorldRun) -> None:
-        """Wait for the next thing to happen, and act on it."""
+        """Wait for the next event, and handle it."""
         now = time.monotonic()
         if now >= self._deadline_s:
             self._hung(story)
@@ -229,11 +230,11 @@ class _TestRun:
 
     def _wait(self, seconds: float) -> None:
         for key, _ in self._selector.select(max(0.0, seconds)):
-            if self._selector.get_map().get(key.fileobj) is key:  # Not closed by what came before it.
+            if self._selector.get_map().get(key.fileobj) is key:  # No earlier event has closed it.
                 key.data()
 
     def _hung(self, story: WorldRun) -> None:
-        """Take the stacks of all that still run (which ends them), and raise."""
+        """Dump the stack traces of all running replicas, which ends them, and raise `RunHung`."""
         hanging = story.running
         waiting = story.waiting_words()
         for actor in hanging:
@@ -256,7 +257,7 @@ class _TestRun:
         message = self._server.receive()
         if isinstance(message, fork_protocol.ReplicaExited) and self._story is not None:
             for node in list(self._nodes.values()):
-                node.server.catch_up()  # What it said last is heard before its end is judged.
+                node.server.catch_up()  # Its last messages count before its exit.
             self._story.exited(message.number, message.code)
 
     def _accept(self) -> None:
@@ -276,20 +277,20 @@ class _TestRun:
 
 
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """What to call. Raise `ValueError` if another process could not find the function by its name."""
+    """Pickle the call. Raises `ValueError` if other processes cannot import the function by its name."""
     try:
         pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
         raise ValueError(
-            f"{name or function!r} cannot be found by its name in {module or 'any module'}, so that no other process "
-            "can run it; define it at the top of its module"
+            f"{name or function!r} cannot be imported from {module or 'any module'} by its name, so that no other "
+            "process can run it; define it at the top level of its module"
         ) from error
     return pickle.dumps((function, args, kwargs))
 
 
 def _write_task(folder: Path, module: str, call: bytes) -> None:
-    """Write down what the replicas run, in a folder that is ours alone: nobody else can put a pickle there."""
+    """Write the task of the replicas to a private directory, where no other user can put a pickle."""
     file = getattr(sys.modules[module], "__file__", None)
     task = replica.ReplicaTask(
         module=module,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 At = int | str
-"""A step, or the word that replicas pass to `elastic.testing.reached`."""
-How = Literal["planned", "loss", "failure"]
+"""A step, or the string that replicas pass to `elastic.testing.reached`."""
+How = Literal["planned", "node_failure", "failure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,15 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The replicas are asked to stop, as on a drain or for joining nodes; they save and leave with 143.
+    """A planned stop, as for a drain or joining nodes: the replicas save and exit with code 143.
 
     A replica that does not listen on the local channel gets SIGTERM instead.
 
     Attributes:
-        at: The step, or the word passed to `reached`, at which they are asked.
-        leave: The nodes that are not in the next world, by their place in this one, from 0. If the next world is
-            smaller still, further ones leave from the end.
-        may_fail: Whether a replica may also fail on its own before it has left. The others are then stopped as after a
-            failure.
+        at: The step, or the string passed to `reached`, at which the replicas get the request to stop.
+        leave: The nodes that leave, by their node rank in this world, from 0. If the next world is even smaller,
+            further nodes leave, from the end.
+        may_fail: Whether a replica may fail on its own before it exits. The others are then stopped as after a failure.
     """
 
     at: At
@@ -37,13 +36,13 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """Nodes are lost: their replicas are killed, and their memory is gone. The others get SIGTERM, then SIGKILL.
+class NodeFailure:
+    """Nodes fail: their replicas get SIGKILL, and their memory is freed. The others get SIGTERM, then SIGKILL.
 
     Attributes:
-        at: The step, or the word passed to `reached`. None: when the first replica of the world fails on its own, for
-            instance because the function kills its process.
-        nodes: The lost nodes, by their place in this world, from 0. Without any: the last ones, as many as the next
+        at: The step, or the string passed to `reached`. None: when the first replica of the world fails on its own, for
+            example because the function kills its process.
+        nodes: The failed nodes, by their node rank in this world, from 0. Default: the last nodes, as many as the next
             world has fewer, at least one.
     """
 
@@ -53,12 +52,12 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One replica fails and its node stays. The other replicas are stopped.
+    """One replica fails, and its node stays. The other replicas are stopped.
 
     Attributes:
-        at: The step, or the word passed to `reached`. None: the function lets a replica fail, and the first one that
-            does ends the world.
-        rank: The replica that fails.
+        at: The step, or the string passed to `reached`. None: the function makes a replica fail, and the first failure
+            ends the world.
+        rank: The rank of the replica that fails.
         by: "raise": it raises `Injected`. "kill": it gets SIGKILL.
     """
 
@@ -67,7 +66,7 @@ class Failure:
     by: Literal["raise", "kill"] = "raise"
 
 
-Until = End | Planned | Loss | Failure
+Until = End | Planned | NodeFailure | Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,8 @@ class World:
     """A world and how it ends.
 
     Attributes:
-        nodes: How many nodes it has, at least 1.
-        until: How it ends; by default when every replica has returned.
+        nodes: The number of nodes, 1 or more.
+        until: How it ends; by default, when every replica has returned.
     """
 
     nodes: int
@@ -84,16 +83,16 @@ class World:
 
 
 def worlds_of(worlds: Sequence[int | World], change_at: Sequence[At], how: How | Sequence[How]) -> tuple[World, ...]:
-    """The worlds in full, from the short form or from the long one.
+    """Convert the short or the long form of a schedule to the long form.
 
-    Raises `ValueError` if the parts do not fit together.
+    Raises `ValueError` if the arguments contradict each other.
     """
     if not worlds:
-        raise ValueError("worlds is empty; name at least one, as in worlds=[2]")
+        raise ValueError("worlds is empty; write at least one, as in worlds=[2]")
     numbers = [world for world in worlds if isinstance(world, int)]
     full = [world for world in worlds if isinstance(world, World)]
     if full and (numbers or change_at):
-        raise ValueError("worlds has World values: give every world as one, and no change_at")
+        raise ValueError("worlds has World values: write all worlds as World, and no change_at")
     if not full:
         changes = len(numbers) - 1
         hows = [how] * changes if isinstance(how, str) else list(how)
@@ -112,32 +111,32 @@ def worlds_of(worlds: Sequence[int | World], change_at: Sequence[At], how: How |
 
 
 def _until(here: int, after: int, at: At, how: How) -> Until:
-    """The short form's end. A world that grows is stopped as planned: nobody needs to be lost for it."""
+    """Return the end of a world in the short form. A change to more nodes is planned: it needs no node failure."""
     if how == "failure":
         return Failure(at)
-    return Loss(at) if how == "loss" and after <= here else Planned(at)
+    return NodeFailure(at) if how == "node_failure" and after <= here else Planned(at)
 
 
 def _check(worlds: Sequence[World]) -> None:
     for index, world in enumerate(worlds):
         if world.nodes < 1:
-            raise ValueError(f"world {index} has {world.nodes} nodes; one is the least")
+            raise ValueError(f"world {index} has {world.nodes} nodes; it needs 1 or more")
         last, until = index == len(worlds) - 1, world.until
         if isinstance(until, End) and not last:
-            raise ValueError(f"world {index} runs to the end, so that nothing comes after it; say how it ends")
-        named = until.nodes if isinstance(until, Loss) else until.leave if isinstance(until, Planned) else ()
+            raise ValueError(f"world {index} runs to the end, but is not the last one; set how it ends")
+        named = until.nodes if isinstance(until, NodeFailure) else until.leave if isinstance(until, Planned) else ()
         if any(not 0 <= place < world.nodes for place in named):
-            raise ValueError(f"world {index} has {world.nodes} nodes, counted from 0, and not {named}")
-        if isinstance(until, Loss) and not until.nodes and world.nodes == 1 and not last:
+            raise ValueError(f"world {index} has {world.nodes} nodes, counted from 0, but names {named}")
+        if isinstance(until, NodeFailure) and not until.nodes and world.nodes == 1 and not last:
             raise ValueError(
-                f"world {index} has one node and loses it; if that is meant, name it: Loss(..., nodes=(0,))"
+                f"the only node of world {index} fails; if that is intended, name it: NodeFailure(..., nodes=(0,))"
             )
 
 
-def lost(worlds: Sequence[World], index: int) -> tuple[int, ...]:
-    """The places of the nodes that are lost in world `index`."""
+def failed_nodes(worlds: Sequence[World], index: int) -> tuple[int, ...]:
+    """Return the node ranks of the nodes that fail in world `index`."""
     until = worlds[index].until
-    if not isinstance(until, Loss):
+    if not isinstance(until, NodeFailure):
         return ()
     if until.nodes:
         return tuple(sorted(set(until.nodes)))
@@ -147,16 +146,17 @@ def lost(worlds: Sequence[World], index: int) -> tuple[int, ...]:
 
 
 def memberships(worlds: Sequence[World]) -> tuple[tuple[int, ...], ...]:
-    """The nodes of each world, in the order of their ranks. A node has one number for its life, from 0.
+    """Return the nodes of each world, in the order of their ranks. A node has one number in the whole run, from 0.
 
-    Who stays keeps the order, newcomers are appended: so rank 0 is a survivor whenever there is one.
+    Remaining nodes keep their order, and joining nodes are appended, so the node of rank 0 is a survivor if there is
+    one.
     """
     unborn = itertools.count()
     members = tuple(itertools.islice(unborn, worlds[0].nodes))
     cluster_specs = [members]
     for index, after in enumerate(worlds[1:]):
         until = worlds[index].until
-        gone = until.leave if isinstance(until, Planned) else lost(worlds, index)
+        gone = until.leave if isinstance(until, Planned) else failed_nodes(worlds, index)
         stay = tuple(number for place, number in enumerate(members) if place not in gone)[: after.nodes]
         members = stay + tuple(itertools.islice(unborn, after.nodes - len(stay)))
         cluster_specs.append(members)

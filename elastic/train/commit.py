@@ -1,4 +1,4 @@
-"""What a state does when a commit is due: a copy in memory, a checkpoint on disk, and the planned stop."""
+"""The work of a commit: the in-memory checkpoint, the checkpoint on disk, and the planned stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from elastic.train.statedict import rng, tree
 
 
 class Committer:
-    """A state's way to memory and disk in one world."""
+    """Saves a state to memory and disk in one generation, and stops it as planned."""
 
     def __init__(
         self,
@@ -46,19 +46,19 @@ class Committer:
         self._saver = AsyncSaver(checkpoints, place.background, on_saved=self._say_saved)
         self._stop = StopParticipant(place, channel)
         self._checks = nan_check.enabled(os.environ)
-        """Whether every commit looks at all tensors and at the loss (--check_nan)."""
+        """Whether every commit checks all tensors and the loss (--check-nan)."""
         self._saves = False
-        """Whether the script ever asks for checkpoints on disk."""
+        """Whether a commit has ever had `every`."""
         self._remembers = False
-        """Whether it ever asks for copies in memory."""
+        """Whether a commit has ever had `memory_every`."""
         self._saved_step = resumed.saved_step
         self._kept_step = resumed.newest_step
-        """What people can go back to: the newest step on disk."""
+        """The newest step on disk, which people can roll back to."""
         self._handled = sys.exc_info()[1]
         """The exception in whose handler the whole script runs, if any."""
         self._knows_shared = resumed.shared
         self._shared = True
-        """Whether every host sees the same folder; known after the first save at the latest."""
+        """Whether all hosts see the same directory; known after the first save at the latest."""
         if self._checks:
             for module in data.modules:
                 nan_check.watch(module, lambda: data.step + 1, place.rank)
@@ -66,7 +66,10 @@ class Committer:
     def commit(
         self, step: int, every: int | None, memory_every: int | None, loss: Any, request: PlannedStopRequest | None
     ) -> None:
-        """Do what follows a step: save it if `every` or `memory_every` divides it, and stop if that was requested."""
+        """Save the step if `every` or `memory_every` divides it, and take part in a requested planned stop.
+
+        Raises `CheckpointError`, `NotFinite`, and SystemExit(143) at the agreed step of a planned stop.
+        """
         disk = memory = False
         if every:
             self._saves = True
@@ -78,7 +81,7 @@ class Committer:
             self._keep(step, loss, request, disk=disk, memory=memory)
 
     def save(self, step: int) -> None:
-        """Save a step to disk, unless it was, and wait until it is there."""
+        """Save a step to disk, unless it is saved already, and wait for the checkpoint."""
         self._saver.wait()
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit) and error.code == LEAVING:
@@ -86,8 +89,8 @@ class Committer:
         if not (self._place.alone or error is self._handled or isinstance(error, SystemExit | None)):
             if self._saved_step != step:
                 report.log_to_agent(
-                    f"step {step} is not saved on the way out of {type(error).__name__}: rank {self._place.rank} would "
-                    "wait for ranks that are elsewhere; what was saved before stays",
+                    f"did not save step {step} while {type(error).__name__} propagates: rank {self._place.rank} would "
+                    "wait for ranks that never join the save; earlier checkpoints are unchanged",
                     warn=True,
                 )
             return
@@ -97,7 +100,7 @@ class Committer:
         self._saver.wait()
 
     def finish(self, step: int) -> None:
-        """The end of training: save the last step if the script saves at all."""
+        """Save the last step if any commit had `every`, and wait for the checkpoint."""
         if self._saves:
             self.save(step)
         else:
@@ -118,13 +121,13 @@ class Committer:
         if disk:
             self._to_disk(step, replicated, own, sharded)
         if request is not None and leave:
-            if not memory and not self._shared and self._memory.on:  # The node that has saved may be the one that goes.
+            if not memory and not self._shared and self._memory.on:  # The saving node may leave.
                 self._memory.commit(step, replicated, own, sharded)
             self._saver.wait()
             self._stop.leave(step, request.reason)
 
     def _take(self, step: int, loss: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """All as it is now, checked if that is asked for: what all ranks have alike, this rank's own, and shards."""
+        """Return the replicated components, those of this rank, and the shards, checked if --check-nan asks for it."""
         self.sibling.require_own_folder()
         replicated, sharded = self._data.take()
         if self._checks:
@@ -135,10 +138,10 @@ class Committer:
 
     def _to_disk(self, step: int, replicated: dict[str, Any], own: dict[str, Any], sharded: dict[str, Any]) -> None:
         self._saved_step = -1
-        everybody = byte_collectives.gather(tree.save(own["rng"]), self._place.group)
+        rng_of_ranks = byte_collectives.gather(tree.save(own["rng"]), self._place.group)
 
         def random() -> dict[str, Any]:
-            ranks = {str(rank): tree.load(data) for rank, data in enumerate(everybody)}
+            ranks = {str(rank): tree.load(data) for rank, data in enumerate(rng_of_ranks)}
             return {"rng": {"world": self._place.world_size, "ranks": ranks}}
 
         self._saver.start(step, replicated, sharded, also=random)
@@ -152,6 +155,6 @@ class Committer:
                 report.log_to_agent(why, warn=True)
 
     def _say_saved(self, step: int, folder: Path) -> None:
-        """From the saver's thread: a checkpoint is complete."""
+        """Report a complete checkpoint to the agent; runs in the saver's thread."""
         if self._channel is not None and self.sibling.is_the_jobs:
             self._channel.send(CheckpointSaved(step, truncate_text(str(folder))))

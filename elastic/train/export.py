@@ -1,6 +1,6 @@
-"""One plain file from a checkpoint, as a command: `python -m elastic.train.export checkpoints model.pt`.
+"""Exports a checkpoint to one plain file, as a command: `python -m elastic.train.export checkpoints model.pt`.
 
-In a script it is `elastic.export`.
+In a script, call `elastic.export`.
 """
 
 import sys

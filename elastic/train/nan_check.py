@@ -1,7 +1,7 @@
-"""Where nan and inf come from: the check of a commit, and hooks that name the first module. For --check_nan.
+"""--check-nan: checks each commit for NaN and Inf, and finds the module that produced them.
 
-With it on, each module's output is looked at, which on a card waits for the card each time: it finds a fault, and is
-off otherwise.
+Hooks check the output of every module, which waits for the GPU each time. Use it to find a problem; it is off by
+default.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from torch import Tensor, nn
 from elastic.errors import ConfigError, NotFinite
 
 VARIABLES: Final = ("ELASTIC_CHECK_NAN", "FLAGS_check_nan_inf")
-"""The first that is set counts."""
+"""The first variable that is set wins."""
 YES: Final = frozenset({"1", "true", "yes", "on"})
 NO: Final = frozenset({"0", "false", "no", "off"})
 WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module"})
-"""What DDP, torch.compile and activation checkpointing put into the names of modules."""
+"""Names that DDP, torch.compile and activation checkpointing insert into the names of modules."""
 DEPTH_MAX: Final = 16
-"""How deep a module's output is looked into."""
+"""The depth to which a module's output is searched for tensors."""
 
 
 def enabled(environ: Mapping[str, str]) -> bool:
-    """Whether the environment asks for the checks. Raises `ConfigError` for a word that is neither yes nor no."""
+    """Return whether the environment enables the checks. Raises `ConfigError` for a value other than yes or no."""
     name = next((name for name in VARIABLES if environ.get(name, "").strip()), "")
     word = environ.get(name, "").strip().lower()
     if word and word not in YES | NO:
-        raise ConfigError(f"{name} is {environ[name]!r}; write 1 to check for nan and inf, or 0")
+        raise ConfigError(f"{name} is {environ[name]!r}; write 1 to check for NaN and Inf, or 0")
     return word in YES
 
 
 def first_bad(named: Iterable[tuple[str, Tensor]]) -> str | None:
-    """The name of the first tensor that has nan or inf; None if there is none.
+    """Return the name of the first tensor that has NaN or Inf; None if there is none.
 
-    All tensors are summed, which reads memory at its full speed, before it waits once for each device. Of a DTensor
-    this rank's shard is looked at. Whole numbers are finite. So are masks: some of their values are infinite, and the
-    others 0 or 1.
+    It sums all tensors, which runs at full memory bandwidth, and then waits once for each device. Of a DTensor it
+    checks this rank's shard. Integers count as finite; so do attention masks, whose values are infinite, 0 or 1.
     """
     looked: dict[torch.device, list[tuple[int, str, Tensor]]] = {}
     bad: list[tuple[int, str]] = []
@@ -51,7 +50,7 @@ def first_bad(named: Iterable[tuple[str, Tensor]]) -> str | None:
         for entries in looked.values():
             sums = torch.stack([values.sum().double() for _, _, values in entries]).isfinite().tolist()
             for good, (index, name, values) in zip(sums, entries, strict=True):
-                if not (good or bool(values.isfinite().all()) or _is_mask(values)):  # A sum may have overflown.
+                if not (good or bool(values.isfinite().all()) or _is_mask(values)):  # The sum may have overflowed.
                     bad.append((index, name))
                     break
     return min(bad)[1] if bad else None
@@ -60,30 +59,30 @@ def first_bad(named: Iterable[tuple[str, Tensor]]) -> str | None:
 def check_commit(
     parts: Mapping[str, Any], loss: Any = None, *, step: int = 0, rank: int = 0, kept_step: int | None = None
 ) -> None:
-    """Raise `NotFinite` if the loss or a tensor of a part is not finite, with its name.
+    """Raise `NotFinite`, with its name, if the loss or a tensor of a component is NaN or Inf.
 
-    `parts` are trees by their names, `kept_step` is the step of the newest checkpoint, None or -1 if there is none.
-    Plain numbers in the trees may be anything: the best loss so far begins as inf. Only this rank is looked at.
+    `parts` has the trees of the components by name; `kept_step` is the step of the newest checkpoint, None or -1 if
+    there is none. Plain numbers in the trees are not checked: a best loss may start as inf. Only this rank is checked.
     """
     where = f"at step {step} on rank {rank}; {_kept(kept_step)}"
     if isinstance(loss, Tensor):
         if first_bad([("loss", loss)]) is not None:
             raise NotFinite(f"the loss is {_kind(loss)} {where}")
     elif isinstance(loss, float) and not math.isfinite(loss):
-        raise NotFinite(f"the loss is {'nan' if math.isnan(loss) else 'inf'} {where}")
-    tensors = {f"part {part}: {path}": tensor for part, tree in parts.items() for path, tensor in _tensors(tree)}
+        raise NotFinite(f"the loss is {'NaN' if math.isnan(loss) else 'Inf'} {where}")
+    tensors = {f"component {part}: {path}": tensor for part, tree in parts.items() for path, tensor in _tensors(tree)}
     name = first_bad(tensors.items())
     if name is not None:
         raise NotFinite(f"{name} has {_kind(tensors[name])} {where}")
 
 
 def watch(module: nn.Module, step: Callable[[], int], rank: int) -> None:
-    """From now on raise `NotFinite` in the first module whose output has nan or inf while its inputs had not.
+    """Register hooks that raise `NotFinite` in the first module whose output has NaN or Inf while its inputs have none.
 
-    The text has the module's name and class, the step that `step()` says, and the rank. Works in DDP, FSDP2, autocast
-    and activation checkpointing. Code that torch.compile has compiled runs no such checks inside: of what
-    `torch.compile(model)` returns the whole is checked, of `model.compile()` nothing, and the commit's check serves.
-    Modules that are added later are not watched.
+    The message has the module's name and class, the step that `step()` returns, and the rank. It works with DDP, FSDP2,
+    autocast and activation checkpointing. Hooks do not run inside compiled code: of `torch.compile(model)` only the
+    output of the whole model is checked, of `model.compile()` nothing; the check of the commit remains. Modules that
+    are added later are not checked.
     """
     for name, submodule in module.named_modules():
         hook = _hook(_clean(name), step, rank, whole=submodule is module)
@@ -103,7 +102,7 @@ def _hook(name: str, step: Callable[[], int], rank: int, *, whole: bool) -> Call
         where = f"at step {step()} on rank {rank}"
         if bad_input is None:
             raise NotFinite(
-                f"{_named(name, module)} put out {_kind(outputs[bad])} {where} while its inputs were finite"
+                f"{_named(name, module)} returned {_kind(outputs[bad])} {where} while its inputs were finite"
                 f"{_own_fault(module)}"
             )
         if whole:
@@ -113,7 +112,7 @@ def _hook(name: str, step: Callable[[], int], rank: int, *, whole: bool) -> Call
 
 
 def _own_fault(module: nn.Module) -> str:
-    """Whether a parameter of the module's own was bad before: then the fault is older than this step."""
+    """Name a parameter of the module itself that was bad before: the problem is then older than this step."""
     own = dict(module.named_parameters(recurse=False))
     bad = first_bad(own.items())
     return "" if bad is None else f"; its {bad} already had {_kind(own[bad])}"
@@ -125,19 +124,19 @@ def _named(name: str, module: nn.Module) -> str:
 
 
 def _clean(name: str) -> str:
-    """The name in the script's own model."""
+    """Return the name of the module in the script's unwrapped model."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def _recording() -> bool:
-    """Whether torch only writes down what is called: for torch.jit.trace, or for a CUDA graph."""
+    """Return whether torch only records the operations: for torch.jit.trace, or for a CUDA graph."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def _tensors(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a tree with the way to it, in order."""
+    """Yield every tensor of a tree with its path, in order."""
     if isinstance(tree, Tensor):
         yield path, tree
         return
@@ -157,7 +156,7 @@ def _tensors(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, T
 
 
 def _values(tensor: Tensor) -> Tensor | None:
-    """What of a tensor can be nan or inf on this rank; None if nothing can."""
+    """Return the values of a tensor that can be NaN or Inf on this rank; None if none can."""
     tensor = tensor.detach()
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
@@ -167,7 +166,7 @@ def _values(tensor: Tensor) -> Tensor | None:
         tensor = torch.view_as_real(tensor.resolve_conj())
     if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
         return None
-    return tensor.float() if tensor.itemsize == 1 else tensor  # Types of 8 bits cannot be asked.
+    return tensor.float() if tensor.itemsize == 1 else tensor  # 8-bit types have no isfinite.
 
 
 def _is_mask(values: Tensor) -> bool:
@@ -178,10 +177,10 @@ def _is_mask(values: Tensor) -> bool:
 def _kind(tensor: Tensor) -> str:
     with torch.no_grad():
         values = _values(tensor)
-        return "nan" if values is not None and bool(values.isnan().any()) else "inf"
+        return "NaN" if values is not None and bool(values.isnan().any()) else "Inf"
 
 
 def _kept(step: int | None) -> str:
     if step is None or step < 0:
-        return "no checkpoint was saved before"
-    return f"the checkpoint of step {step} is kept; --restore_step goes back further"
+        return "no checkpoint has been saved"
+    return f"the newest checkpoint is step {step}; --restore-step rolls back further"

@@ -1,4 +1,4 @@
-"""A worker's part in a planned stop: all ranks agree on a step, and leave together once it is saved."""
+"""A worker's part in a planned stop: all ranks agree on a step, save it, and exit together."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from elastic.train.process_group.topology import Topology
 from elastic.train.torch_internals import default_store
 
 LEAVING: Final = 143
-"""Exit code of a worker that left in a planned stop: that of a process that SIGTERM ended."""
+"""The exit code of a worker after a planned stop: the same as after SIGTERM."""
 
 
 class StopParticipant:
     """Stops all ranks at one step. The rules are in `elastic.train.process_group.stop_agreement`."""
 
     def __init__(self, place: Topology, channel: ChannelClient | None) -> None:
-        """Nothing is asked for yet."""
         self._place = place
         self._channel = channel
         self._board: stop_agreement.StopBoard | None = None
 
     def agreed(self, step: int) -> bool:
-        """Whether all ranks stop at this step. Every rank calls it at each commit once it has the request."""
+        """Return whether all ranks stop at this step. Every rank calls it at each commit after the request."""
         place = self._place
         if place.alone:
             return True
@@ -36,12 +35,12 @@ class StopParticipant:
         return self._board.run(rules) is stop_agreement.CommitVerdict.STOP
 
     def leave(self, step: int, reason: str) -> NoReturn:
-        """End this worker, whose step is saved, once the others have seen that all stop here."""
+        """Exit with code 143 once the other ranks know that all stop at this step, which is saved."""
         if self._channel is not None:
             self._channel.send(SavedAndLeaving(step))
         if self._board is not None:
             self._board.leave(self._place.rank, self._place.world_size)
             shutdown.mark_gil_released_wait()
         if self._place.rank == 0:
-            report.log_to_agent(f"step {step} is saved; the workers leave: {reason}")
+            report.log_to_agent(f"saved step {step}; workers exiting {reason}")
         raise SystemExit(LEAVING)

@@ -1,7 +1,7 @@
-"""What a script reports of its progress: `elastic.report`, `elastic.preparing`, `elastic.ready`.
+"""Progress reports of a script: `elastic.report`, and the messages behind `elastic.preparing` and `elastic.ready`.
 
-Reports go to the agent of this node over the local channel. No call waits or fails: training does not depend on them.
-Outside elastic-launch there is no agent, and a call does nothing.
+Reports go to the agent of this node over the local channel. No call blocks or raises: training does not depend on
+reports. Outside elastic-launch there is no agent, and a call does nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from elastic.errors import ConfigError
 from elastic.train import stack_dump
 
 INTERVAL_S: Final = 0.5
-"""Reports are sent at most this often; one that comes earlier costs well below a microsecond and goes with the next."""
+"""The interval between reports. An earlier call takes well below a microsecond; its values go with the next report."""
 STEP_MAX: Final = 2**62
 NAME_MAX: Final = 64
 WHAT_MAX: Final = 1000
 UNREADABLE: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a value raises that is no number. RuntimeError: torch's errors; the next operation of the script shows them."""
+"""Errors of the conversion to a number. RuntimeError: torch's errors, which the script's next operation raises."""
 
 
 class ProgressChannel:
-    """One process's reports. `connect` gives the channel at the first one, None if there is no agent."""
+    """The reports of one process. `connect` opens the channel at the first report; None if there is no agent."""
 
     def __init__(self, connect: Callable[[], ChannelClient | None], clock: Callable[[], float] = clock) -> None:
         self._connect = connect
@@ -49,7 +49,7 @@ class ProgressChannel:
         self._at = 0.0
         self._step: Any = 0
         self._counts = 1
-        """What a report without a step adds to the number of steps."""
+        """The number of steps that a report without a step adds."""
         self._sent: int | None = None
         self._reported = False
         self._world = 1
@@ -57,7 +57,7 @@ class ProgressChannel:
         self._loss: Any = None
         self._total: Any = 0
         self._metrics: dict[str, Any] = {}
-        """What was reported too early for its turn: it goes with the next message."""
+        """Values reported within `INTERVAL_S` of a message; they go with the next one."""
 
     @property
     def end(self) -> ChannelClient | None:
@@ -65,14 +65,14 @@ class ProgressChannel:
         if not self._connected:
             self._connected = True
             self._end = self._connect()
-            with suppress(ConfigError):  # `elastic.init` says what is wrong.
+            with suppress(ConfigError):  # `elastic.init` reports it.
                 self._world = environment.read(os.environ).world_size
             if self._end is not None:
                 atexit.register(self.flush_pending)
         return self._end
 
     def report(self, step: Any, loss: Any, metrics: Mapping[str, Any], total: Any = None) -> None:
-        """Remember the step, and send it with the rest if one is due. A `total` that can be called is asked then."""
+        """Record the step, and send a report if `INTERVAL_S` has passed. A callable `total` is called only then."""
         if total is not None:
             self._total = total
         try:
@@ -90,7 +90,7 @@ class ProgressChannel:
         self._next = now + INTERVAL_S
         end = self.end
         if end is None:
-            self._next = math.inf  # Nobody will ever listen.
+            self._next = math.inf  # There will never be an agent.
             return
         if self._preparing:
             self.ready()
@@ -100,25 +100,25 @@ class ProgressChannel:
         self._send(end, {"loss": loss, **merged} if loss is not None else merged)
 
     def commit(self, step: int, loss: Any, total: int | Callable[[], int]) -> None:
-        """Report a step that was committed: from now on a report without a step belongs to the newest one."""
+        """Report a committed step; from now on a report without a step refers to the newest committed one."""
         self._counts = 0
         self.report(step, loss, {}, total)
 
     def preparing(self, what: str) -> None:
-        """Say that the script is alive and not ready yet."""
+        """Report that the script is alive and not ready to train yet."""
         self._preparing = True
         if (end := self.end) is not None:
             end.send(Preparing(truncate_text(str(what), WHAT_MAX)))
 
     def ready(self) -> None:
-        """Say that it is ready; nothing if it did not say that it prepares."""
+        """Report that the script is ready; does nothing unless `preparing` was called before."""
         if self._preparing:
             self._preparing = False
             if (end := self.end) is not None:
                 end.send(PreparationOver())
 
     def flush_pending(self) -> None:
-        """Send what came too early for its turn: the last step, and plain numbers; a tensor may cost something."""
+        """Send the values that wait for the next report, without tensors: reading one may wait for the GPU."""
         left = {"loss": self._loss, **self._metrics}
         plain = {name: value for name, value in left.items() if isinstance(value, int | float)}
         if self._end is not None and self._reported and (plain or _whole(self._step) != self._sent):
@@ -140,10 +140,10 @@ class ProgressChannel:
 
 
 def one_number(value: Any) -> float | None:
-    """A value as a float; None if it is not one number.
+    """Convert a value to a float; None if it is not a single number.
 
-    A tensor on a card is waited for. One that is spread over ranks and not yet summed is left out: to sum it, all
-    ranks would have to ask at the same step.
+    A tensor on a GPU is waited for. A DTensor that is sharded or not yet reduced gives None: to reduce it, all ranks
+    would have to report at the same step.
     """
     if isinstance(value, str | bytes) or value is None:
         return None
@@ -166,7 +166,7 @@ def _whole(step: Any) -> int | None:
 
 
 def connect() -> ChannelClient | None:
-    """The channel of this process, which can then be asked for its stacks. A parameter server makes no steps."""
+    """Open the channel of this process and register it for stack traces; None for a parameter server."""
     if not os.environ.get("ELASTIC_CHANNEL") or os.environ.get("ELASTIC_ROLE") == "server":
         return None
     return channel_client(os.environ, stacks_signal=stack_dump.register())
@@ -176,34 +176,35 @@ this_process = ProgressChannel(connect)
 
 
 def end() -> ChannelClient | None:
-    """The channel of this process, None if there is no agent."""
+    """Return the channel of this process, None if there is no agent."""
     return this_process.end
 
 
 def reported(step: int, loss: Any, total: int | Callable[[], int]) -> None:
-    """Report a step that was committed. A `total` that can be called is called when the report is sent."""
+    """Report a committed step. A callable `total` is called when the report is sent."""
     this_process.commit(step, loss, total)
 
 
 def report(step: int | None = None, loss: Any = None, *, total: int | None = None, **metrics: Any) -> None:
-    """Report the progress of training, for the console and as a sign of life (`--hang_timeout`).
+    """Report the progress of training: for the progress display, and as a heartbeat for `--hang-timeout`.
 
-    Call it in every step, from any rank; the numbers of rank 0 are shown. A report is sent at most twice a second, and
-    tensors are read only then, so that a step does not wait for the GPU; what comes in between goes with the next one.
-    Returns at once and raises nothing; outside elastic-launch it does nothing.
+    Call it in every step, on any rank; the progress display shows the values of rank 0. A report is sent at most every
+    0.5 s, and tensors are read only then, so that a step does not wait for the GPU; values of calls in between go with
+    the next report. It returns immediately and never raises. Outside elastic-launch it does nothing.
 
     Args:
-        step: The step that was made. Without it, it is the newest committed step in a script with an `elastic.State`,
-            whose commits report too; in any other script the calls are counted.
-        loss: A number, or a tensor of one element.
-        total: The number of steps that there will be, for a progress bar. It need be given only once.
-        metrics: Further numbers by name, or tensors of one element. A value that is not one number is left out.
+        step: The number of finished steps. By default the newest committed step of the `elastic.State`, whose commits
+            report too; in a script without a `State`, the number of calls.
+        loss: The training loss: a number, or a tensor with one element.
+        total: The number of steps of the whole training, for a progress bar. Passing it once is enough.
+        **metrics: Further numbers by name, or tensors with one element. A value that is not a single number is
+            dropped.
     """
     this_process.report(step, loss, metrics, total)
 
 
 def log_to_agent(text: str, *, warn: bool = False) -> None:
-    """Say something once, in one line; never fails. `warn`: also with --quiet."""
+    """Log a message on one line, through the agent or else to stderr; never raises. `warn`: shown even with --quiet."""
     text = truncate_text(" ".join(text.splitlines()))
     channel = end()
     if channel is None or not channel.send(AgentLogLine(text, warn)):

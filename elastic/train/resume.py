@@ -1,4 +1,4 @@
-"""What `State.restore` does: all ranks agree on a checkpoint, and each part takes up what was saved of it."""
+"""The work of `State.restore`: all ranks agree on a checkpoint, and each component loads its part of it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from elastic.train.statedict.parts import on_its_device
 class Resumed:
     """What the state was restored from.
 
-    `saved_step` is the step of the state as it is on disk, -1 if it is not there; `newest_step` that of the newest
-    checkpoint on disk, -1 if there is none. `shared`: it is known that all ranks see one folder.
+    `saved_step` is the step of the state if that step is on disk, else -1; `newest_step` is that of the newest
+    checkpoint on disk, -1 if there is none. `shared`: all ranks are known to see the same directory.
     """
 
     restored: bool
@@ -47,9 +47,9 @@ def resume(
     resume_from: str | os.PathLike[str] | None,
     allow_rollback: bool | None,
 ) -> Resumed:
-    """Bring every rank to the same step. A collective.
+    """Restore every rank to the same step; a collective.
 
-    Raises `CheckpointError` on all ranks, `RestoreUnrecoverable` where another start would find the same.
+    Raises `CheckpointError` on all ranks, and its subclass `RestoreUnrecoverable` if a restart would not help.
     """
     restorer = Restorer(place, checkpoints, memory, data.parts, channel, others=others)
     result = restorer.run(step=step, resume_from=resume_from, allow_rollback=allow_rollback)
@@ -61,15 +61,15 @@ def resume(
 
 
 def _take_over(data: StateData, result: RestoreResult, place: Topology) -> None:
-    origin = "what --resume_from names" if result.warm else f"the checkpoint of step {result.step}"
+    origin = "the checkpoint of --resume-from" if result.warm else f"the checkpoint of step {result.step}"
     for name in sorted(data.parts, key=lambda name: _rank(data.things[name])):
         if result.warm and hasattr(data.things[name], "set_epoch"):
-            continue  # Another run's place in its data is not ours, nor need the data be the same.
+            continue  # The position is that of another run, whose data may be different.
         if name in result.parts:
             try:
                 data.parts[name].put(result.parts[name])
             except Exception as error:
-                error.add_note(f"elastic: this was part {name} of {origin}")
+                error.add_note(f"elastic: the error is in component {name} of {origin}")
                 raise
     line = choose_checkpoint.other_parts(origin, data.parts, result.parts) if result.step >= 0 else ""
     if line and place.rank == 0:
@@ -86,14 +86,14 @@ def _take_over(data: StateData, result: RestoreResult, place: Topology) -> None:
 
 
 def _rank(thing: Any) -> int:
-    """Modules come before optimizers, and these before the rest: each may look at the ones before."""
+    """Order modules before optimizers, and these before the rest: a component may read those before it."""
     return 0 if isinstance(thing, torch.nn.Module) else 1 if isinstance(thing, torch.optim.Optimizer) else 2
 
 
 def _restore_random(data: StateData, random: dict[str, Any]) -> None:
-    """Restore it now, and again when the loop begins: a DataLoader draws a seed then.
+    """Restore the RNG state now, and again when the loop starts, because the DataLoader draws a seed then.
 
-    In a run without a break it did so before the commit, not after it.
+    In an uninterrupted run the DataLoader drew it before the commit.
     """
     rng.restore(random)
     left = [random]

@@ -1,4 +1,4 @@
-"""The `elastic.State`s of one process: which folder is whose, and which of them answers for the job."""
+"""The `elastic.State`s of one process: their directories, and which of them represents the job."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from elastic.script.error_report import reporting_config_errors
 
 
 class SavesItself(Protocol):
-    """What is asked of another state at a planned stop."""
+    """The interface of another state at a planned stop."""
 
     @property
     def step(self) -> int:
-        """Steps that it has committed."""
+        """The number of committed steps."""
 
     def save(self) -> None:
-        """Save the newest of them."""
+        """Save the newest committed step to disk."""
 
 
 def job_folder() -> str:
-    """Where checkpoints lie unless `restore` was told a folder."""
+    """Return the checkpoint directory of a `restore` without `folder`."""
     return os.path.abspath(os.environ.get("ELASTIC_CHECKPOINT_DIR") or "checkpoints")
 
 
 class Sibling:
     """One state among those of its process, from its restore on.
 
-    `prefix` begins the names of its copies in memory: it follows from the order in which a script restored its states,
-    and is the same in every world.
+    `prefix` starts the names of its in-memory checkpoints. It depends on the order in which the script restores its
+    states, and is the same in every generation.
     """
 
     def __init__(self, state: SavesItself, folder: str) -> None:
-        """`folder` has its checkpoints, and now belongs to this state: a former one may no longer save there."""
+        """Assign `folder`, the checkpoint directory, to this state; a previous state may no longer save there."""
         self.folder = folder
         self.prefix = _prefixes.setdefault(folder, "" if folder == job_folder() else f"{len(_prefixes)}.")
         self.speaks = False
-        """Whether this state, of several, receives the request of a planned stop and reports its steps to the agent."""
+        """Whether this state receives the request of a planned stop and reports its steps to the agent."""
         self._state = weakref.ref(state)
         _siblings.pop(folder, None)  # The newest is the last.
         _siblings[folder] = self
@@ -50,16 +50,16 @@ class Sibling:
 
     @property
     def is_the_jobs(self) -> bool:
-        """Whether its newest checkpoint is the one that the job knows of, and misses when it is gone.
+        """Whether the job records this state's newest checkpoint, and a restore then requires it.
 
-        Of several states it is the one in the job's own folder, else the first: the others, whose steps are others,
-        must not be taken for it.
+        That is the state in the job's checkpoint directory, otherwise the first state: the steps of the other states
+        differ and must not be confused with it.
         """
         job = job_folder()
         return self.folder == job or (job not in _prefixes and self.folder == next(iter(_prefixes)))
 
     def speak_up(self) -> None:
-        """Speak for the job from now on, unless another state does; the one in the job's own folder always does."""
+        """Represent the job from now on, unless another state does; the state in the job's directory has priority."""
         speakers = [sibling for sibling in self.others if sibling.speaks]
         if not speakers or self.folder == job_folder():
             for sibling in speakers:
@@ -67,22 +67,22 @@ class Sibling:
             self.speaks = True
 
     def save_others(self) -> None:
-        """Save the last steps of the others: only one state receives the request of a planned stop."""
+        """Save the newest steps of the other states: only one state receives the request of a planned stop."""
         for sibling in self.others:
             state = sibling._state()
             if state is not None and state.step > 0:
                 state.save()
 
     def require_own_folder(self) -> None:
-        """Raise `ConfigError` if another state was restored from this one's folder since."""
+        """Raise `ConfigError` if another state has since been restored from the same directory."""
         if _siblings.get(self.folder) is not self:
             with reporting_config_errors():
                 raise ConfigError(
-                    f"another elastic.State keeps its checkpoints in {self.folder}; put everything into one State, or "
-                    "give this one a folder of its own: state.restore(folder=...)"
+                    f"another elastic.State saves its checkpoints in {self.folder}; put everything into one State, or "
+                    "give this one a separate directory: state.restore(folder=...)"
                 )
 
 
 _siblings: Final[weakref.WeakValueDictionary[str, Sibling]] = weakref.WeakValueDictionary()
-"""The newest state of each folder: two in one would replace each other's checkpoints."""
+"""The newest state of each directory: two in one would replace each other's checkpoints."""
 _prefixes: Final[dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""The stacks of all threads of this process, on a signal: for a worker that hangs and can say nothing by itself."""
+"""Writes the stack traces of all threads of this process on a signal, even if the worker hangs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _registered: list[int] = []
 
 
 def register() -> int:
-    """Have a real-time signal write the stacks of all threads to stderr; its number, or 0 if that cannot be.
+    """Register a real-time signal that writes the stack traces of all threads to stderr.
 
-    It works while the main thread sits in a collective: the writer is C and takes no lock of Python's. The number is
-    one that nobody has a handler for. A second call gives the same.
+    Returns the number of the signal, one without a handler, or 0 if none is free or stderr is not a file; a second
+    call returns the same. It works while the main thread is in a collective: the handler is C code and does not take
+    the GIL.
     """
     if not _registered:
         _registered.append(_register())
@@ -28,7 +29,7 @@ def _register() -> int:
         if number:
             faulthandler.register(number, sys.stderr.fileno(), all_threads=True, chain=False)
     except (AttributeError, io.UnsupportedOperation, ValueError, OSError, RuntimeError):
-        return 0  # stderr is no file here, as in a notebook.
+        return 0  # stderr is not a file, as in a notebook.
     return number
 
 

@@ -1,7 +1,7 @@
-"""What a training script wants to keep: `elastic.State`.
+"""`elastic.State`: the state of a training script that survives restarts.
 
-It works under elastic-launch, under torchrun, and in a plain `python train.py`. Only elastic-launch asks for planned
-stops and has memory that outlives a worker.
+It works under elastic-launch, under torchrun, and in a plain `python train.py`. Only elastic-launch requests planned
+stops and provides memory that outlives a worker.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from elastic.train.state_data import StateData
 from elastic.train.statedict import parts
 
 RESERVED: Final = frozenset({"commit", "epoch", "finish", "restore", "rng", "save", "step", "values"})
-"""Names that a part or a value cannot have."""
+"""Names that a component or a plain value cannot have."""
 
 
 class State:
-    """Parts and values that are restored together, committed after each step, and saved to memory and disk.
+    """Components and plain values that are restored together, committed after each step, and saved to memory and disk.
 
     ::
 
@@ -43,20 +43,21 @@ class State:
                 state.best = max(state.best, accuracy)    # a plain value is an attribute
                 state.commit(every=50, memory_every=1)    # every rank, after each step
 
-    Modules may be wrapped (DDP, torch.compile) or sharded (FSDP2). The random state of python, numpy and torch is kept
-    as well: restored by rank where the world has the same size, otherwise derived from seed, rank and step.
+    Modules may be wrapped (DDP, torch.compile) or sharded (FSDP2). The state also includes the RNG state of Python,
+    NumPy and torch. `restore` restores it for each rank if the world size is the same; otherwise it derives new RNG
+    states from seed, rank and step.
 
-    Everything else is meant to be the same on all ranks: after a restore all of them have what rank 0 had. So reduce a
-    value over the ranks before you keep it. The `GlobalBatch` of a sampler is kept together with the sampler, and the
-    learning rates that it scales are brought up to date by `restore`.
+    Everything that is not sharded must be the same on all ranks: after a restore every rank has the values of rank 0.
+    Reduce a value over the ranks before you store it. A sampler's `GlobalBatch` is saved with the sampler, and
+    `restore` adjusts the learning rates that it scales.
 
     Args:
-        **things: What to keep, by name. A thing with `state_dict` and `load_state_dict` is a part: modules, optimizers,
-            schedulers, samplers. Anything else is a plain value: a number, a text, None, a tensor, or a list or dict of
-            them. Reserved are the names commit, epoch, finish, restore, rng, save, step and values.
+        **things: The components and plain values, by name. A component has `state_dict` and `load_state_dict`: modules,
+            optimizers, schedulers, samplers. Anything else is a plain value: a number, a string, None, a tensor, or a
+            list or dict of them. The names commit, epoch, finish, restore, rng, save, step and values are reserved.
 
     Raises:
-        ConfigError: A name is reserved, or a thing could not be loaded again.
+        ConfigError: A name is reserved, or a component or value cannot be saved and loaded.
     """
 
     def __init__(self, **things: Any) -> None:
@@ -66,22 +67,22 @@ class State:
                     raise ConfigError(f"elastic.State: {name!r} is reserved; use another name")
                 if not name.isidentifier():  # Files of the checkpoint are named after parts.
                     better = re.sub(r"\W", "_", name)
-                    raise ConfigError(f"elastic.State: {name!r} is not a name as Python's are; write {better!r}")
+                    raise ConfigError(f"elastic.State: {name!r} is not a valid Python name; write {better!r}")
             self._data = StateData(with_batches(things))
         self._committer: Committer | None = None
         self._channel: ChannelClient | None = None
         self._first = True
         self._epochs: int | None = None
-        """How many epochs the loop over `elastic.epochs` has; None outside it."""
+        """The number of epochs of the running loop over `elastic.epochs`; None outside a loop."""
 
     @property
     def step(self) -> int:
-        """The number of steps committed so far, in all worlds."""
+        """The number of steps committed so far, including those before restarts."""
         return self._data.step
 
     @property
     def epoch(self) -> int:
-        """The epoch that `elastic.epochs` is in, from 0; after its loop the number of epochs."""
+        """The current epoch of `elastic.epochs`, from 0; after the loop, the number of epochs."""
         return self._data.epoch
 
     def restore(
@@ -94,26 +95,29 @@ class State:
         keep: int = 3,
         memory_copies: int = 1,
     ) -> bool:
-        """Continue from the newest checkpoint that is complete.
+        """Resume from the newest complete checkpoint.
 
-        A collective: every rank calls it once, after `elastic.init()` and before the first step. All ranks get the
-        newest step that any of them can read, from memory or from disk.
+        This is a collective: every rank calls it once, after `elastic.init()` and before the first step. All ranks
+        load the same step: the newest that any of them can read, from memory or from disk.
 
         Args:
-            step: Go back to this step; as --restore_step, which it overrides.
-            resume_from: With nothing saved yet, start from this checkpoint or file; as --resume_from.
-            allow_rollback: Accept an older step than the newest committed one; as --allow_rollback.
-            folder: Where checkpoints lie; as --checkpoint_dir.
-            keep: How many checkpoints stay on disk.
-            memory_copies: On how many other nodes each shard of sharded parts is kept in memory, which is how many
-                nodes may be lost at once. Replicated parts are in the memory of every node anyway.
+            step: Roll back to this step. Overrides --restore-step.
+            resume_from: If nothing has been saved yet, warm-start from this checkpoint or file. Overrides
+                --resume-from.
+            allow_rollback: Accept a step older than the newest committed one. Overrides --allow-rollback.
+            folder: The checkpoint directory. Overrides --checkpoint-dir.
+            keep: The number of checkpoints that stay on disk.
+            memory_copies: The number of other nodes that hold a copy of each shard in memory, which is the number of
+                nodes that may fail at once. Every node holds the components that are not sharded anyway.
 
         Returns:
-            False if there was nothing to continue from, and training starts at step 0.
+            True if the state was restored; False if there is no checkpoint, and training starts at step 0.
 
         Raises:
-            CheckpointError: Nothing as new as the newest committed step can be read, or every checkpoint is damaged.
-                The message says what to do.
+            ConfigError: `restore` was called before, an argument is wrong, or the process group is not initialized.
+            RestoreRefused: No rank can read a step as new as the newest committed one, or every checkpoint is damaged.
+                The message says what to do. If nothing catches the error, the script exits with code 1 and without a
+                stack trace.
         """
         with reporting_config_errors():
             if self._committer is not None:
@@ -166,22 +170,26 @@ class State:
         loss: Any = None,
         total: int | None = None,
     ) -> None:
-        """Count a step that is done, and save it if its turn has come. Every rank calls it after each step.
+        """Commit a finished step, and save it at the given intervals. Every rank calls it after each step.
 
-        `step` grows by one. When a planned stop was requested, all ranks stop here at a common step: it is saved, and
-        SystemExit(143) is raised. So write down what belongs to the step before you commit it. A commit that saves
-        nothing costs microseconds.
+        It increases `step` by one. If a planned stop is requested, all ranks stop at an agreed step: `commit` saves
+        that step and raises SystemExit(143). Write the results of a step before you commit it. A commit that saves
+        nothing takes microseconds.
 
         Args:
-            every: A checkpoint goes to disk at each multiple of `every` steps, in the background. None: never.
-            memory_every: A copy goes to the memory of every node at each multiple of these steps. It survives the
-                workers, and lost nodes as long as one node remains. None: never.
-            loss: For the progress line, which shows rank 0's, and for --check_nan: a number or a tensor of one element.
-            total: The number of steps of the whole training, if `elastic.epochs` and the sampler do not tell it.
+            every: Save a checkpoint to disk, in the background, at each multiple of this number of steps. None or 0:
+                never.
+            memory_every: Save a checkpoint to the memory of every node at each multiple of this number of steps. It
+                survives the workers, and node failures as long as one node remains. None or 0: never.
+            loss: The training loss: a number, or a tensor with one element. The progress display shows the loss of
+                rank 0, and --check-nan checks it on every rank.
+            total: The number of steps of the whole training, if `elastic.epochs` and the sampler do not determine it.
 
         Raises:
-            CheckpointError: This save or the one before could not be written. Earlier checkpoints are untouched.
-            NotFinite: With --check_nan: a tensor or the loss has nan or inf.
+            ConfigError: `restore` was not called before, or an interval is not a whole number of steps.
+            CheckpointError: This save or the previous one could not be written. Earlier checkpoints are unchanged.
+            NotFinite: With --check-nan: a tensor or the loss is NaN or Inf.
+            SystemExit: A planned stop: the step is saved, and the worker exits with code 143.
         """
         committer = self._committer
         if committer is None:
@@ -208,33 +216,36 @@ class State:
         committer.commit(step, every, memory_every, loss, request)
 
     def save(self) -> None:
-        """Save the newest committed step to disk now, and wait until it is there. Every rank calls it.
+        """Save the newest committed step to disk now, and wait until the checkpoint is complete. Every rank calls it.
 
-        Call it right after a commit, or between epochs: it saves everything as it is now. With several ranks nothing is
-        saved while an exception is being raised (`finally: state.save()`), because the other ranks are elsewhere and
-        would never join the save; a line says so.
+        Call it right after a commit, or between epochs: it saves the current values. With several ranks it saves
+        nothing while an exception propagates (`finally: state.save()`), because the other ranks would never join the
+        save; a log message reports that.
 
         Raises:
-            CheckpointError: It could not be written. Earlier checkpoints are untouched.
+            CheckpointError: The checkpoint could not be written. Earlier checkpoints are unchanged.
         """
         if self._committer is not None:
             self._committer.save(self._data.step)
 
     def finish(self) -> None:
-        """Save the last step to disk if commits had `every` and it is not saved yet, and wait for it.
+        """Save the last step to disk, if commits used `every` and it is not saved yet, and wait for the checkpoint.
 
-        `elastic.epochs` calls it at its end.
+        `elastic.epochs` calls it after the last epoch. Every rank calls it.
+
+        Raises:
+            CheckpointError: The checkpoint could not be written. Earlier checkpoints are unchanged.
         """
         if self._committer is not None:
             self._committer.finish(self._data.step)
 
     def _total(self) -> int:
-        """How many steps there will be in all, 0 if that is not known: in this world, with what is left of epochs."""
+        """Return the expected number of steps of the whole training at this world size, 0 if unknown."""
         left = None if self._epochs is None else self._data.loaders.steps_left(self._epochs)
         return 0 if left is None else self._data.step + left
 
     def __getattr__(self, name: str) -> Any:
-        """A part, or a plain value."""
+        """Return a component or a plain value by its name."""
         if not name.startswith("_"):
             if name in self._data.values:
                 return self._data.values[name]
@@ -246,27 +257,27 @@ class State:
         raise AttributeError(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Change a plain value. A new name adds one, which is saved and restored like the others."""
+        """Change a plain value, or add one, which is then saved and restored like the others."""
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         elif name in RESERVED or name in self._data.things:
-            raise AttributeError(f"{name!r} of a state cannot be replaced")
+            raise AttributeError(f"cannot replace {name!r} of a state")
         else:
             with reporting_config_errors():
                 self._data.values[name] = parts.plain(name, value)
 
 
 def _check_every(**given: int | None) -> None:
-    """Raise `ConfigError` for what is no number of steps; None and 0 are never."""
+    """Raise `ConfigError` for a value that is not a number of steps; None and 0 mean never."""
     for name, steps in given.items():
         if steps is not None and (not isinstance(steps, int) or steps < 0):
             raise ConfigError(f"state.commit({name}={steps!r}): write a whole number of steps, or leave it out")
 
 
 def set_step(state: State, step: int, epoch: int | None = None) -> None:
-    """Count on from `step`: what the parts of a restored state are was loaded from a checkpoint of a framework.
+    """Set the step of a restored state whose components were loaded from a checkpoint of a framework.
 
-    `epoch` is where `elastic.epochs` begins, if it is used.
+    `epoch`, if given, is the epoch at which `elastic.epochs` starts.
     """
     state._data.step = step
     if epoch is not None:
@@ -274,20 +285,22 @@ def set_step(state: State, step: int, epoch: int | None = None) -> None:
 
 
 def epochs(state: State, total: int) -> Iterator[int]:
-    """Loop over the epochs that remain.
+    """Loop over the remaining epochs.
 
-    Samplers and streams of the state are told the epoch. An epoch that was interrupted is entered again, and its loader
-    gives what remains of it, which may be nothing. At the end the last step is saved, if commits had `every`.
+    It calls `set_epoch` of the state's samplers and streams. An interrupted epoch is entered again, and its loader
+    yields the rest of it, which may be nothing. After the last epoch it saves the last step, if commits used `every`.
 
     Args:
-        state: A state that was restored.
-        total: The number of epochs of the whole training.
+        state: A restored state.
+        total: The number of epochs of the whole training, 0 or more.
 
     Yields:
-        The number of each epoch, below `total`.
+        The number of each remaining epoch, from 0 to `total - 1`.
 
     Raises:
-        ConfigError: The state was not restored, or is in another loop over epochs.
+        ConfigError: The state was not restored, or is already in a loop over epochs.
+        ValueError: `total` is negative.
+        CheckpointError: The last step could not be saved.
     """
     if total < 0:
         raise ValueError(f"epochs are 0 or more, not {total}")
@@ -298,8 +311,8 @@ def epochs(state: State, total: int) -> Iterator[int]:
     if state._epochs is not None:
         with reporting_config_errors():
             raise ConfigError(
-                "elastic.epochs() was called within a loop over epochs of the same state, which counts epochs once; "
-                "write range() for the inner loop"
+                "elastic.epochs() was called within a loop over epochs of the same state; use range() for the inner "
+                "loop"
             )
         return
     state._epochs, data = total, state._data

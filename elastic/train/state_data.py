@@ -1,4 +1,4 @@
-"""What a `State` consists of, for those who save and restore it."""
+"""The contents of a `State`, for the modules that save and restore it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from elastic.train.statedict.parts import StatePart
 
 
 class StateData:
-    """The things of a state, its parts and values, the number of steps done, and the epoch."""
+    """The components and plain values of a state, its number of committed steps, and its epoch."""
 
     def __init__(self, things: Mapping[str, Any]) -> None:
-        """Sort `things` into parts and plain values. Raises `ConfigError` for one that could not be loaded again."""
+        """Sort `things` into components and plain values. Raises `ConfigError` for one that could not be restored."""
         self.parts: dict[str, StatePart] = parts.make(things)
         self.values = {name: parts.plain(name, thing) for name, thing in things.items() if name not in self.parts}
         self.things = {name: things[name] for name in self.parts}
@@ -26,19 +26,19 @@ class StateData:
 
     @property
     def sharded(self) -> bool:
-        """Whether some part is."""
+        """Whether any component is sharded."""
         return any(part.sharded for part in self.parts.values())
 
     @property
     def modules(self) -> Iterator[torch.nn.Module]:
-        """The modules among the things, as the script has them."""
+        """The modules of the state, as the script passed them."""
         return (thing for thing in self.things.values() if isinstance(thing, torch.nn.Module))
 
     def take(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """All as it is now: trees that are the same on all ranks, "values" among them, and those of sharded parts."""
+        """Return the current state: the replicated trees, including "values", and the sharded trees, by name."""
         replicated: dict[str, Any] = {}
         sharded: dict[str, Any] = {}
         for name, part in self.parts.items():
             (sharded if part.sharded else replicated)[name] = part.take()
-        known = parts.without_numpy(dict(self.values))  # Lists in it may have grown since they were given.
+        known = parts.without_numpy(dict(self.values))  # The script may have changed lists in it since.
         return {**replicated, "values": {"step": self.step, "epoch": self.epoch, "values": known}}, sharded

@@ -1,11 +1,12 @@
-"""What the library uses of torch that is not public, each behind one function or class.
+"""Every use of a private name of torch, each behind one function or class.
 
-No other module of it touches a private name of torch; a test checks that. Each piece says what it uses, and what
-happens with a version of torch that no longer has it.
+No other module of the library uses a private name of torch; a test checks that. Each docstring names what it uses, and
+what happens with a version of torch that no longer has it.
 """
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, cast
@@ -21,12 +22,12 @@ LoaderIterator: Final[type[Any]] = dataloader._BaseDataLoaderIter
 
 
 class LoaderLoop:
-    """Counts the batches that a loop over torch's DataLoader has taken, also after the loop has ended.
+    """Counts the batches that a loop over torch's DataLoader has taken, even after the loop has ended.
 
-    The DataLoader's iterator is not kept alive: it stops its workers when it is dropped. Only its attributes are, and
-    those until it is gone. Used of it: `_num_yielded`, the batches that the loop has taken; `_index_sampler`, where it
-    takes indices; `_in_order` (torch 2.7 and later). Without the first two no batch can be counted: `takes_from` is
-    False, and the sampler asks for `elastic.DataLoader` or `advance`.
+    It does not keep the DataLoader's iterator alive, which stops its workers when it is dropped: it holds only the
+    attributes of the iterator, and releases them with it. It uses `_num_yielded`, the number of batches that the loop
+    has taken; `_index_sampler`, the source of the indices; and `_in_order` (torch 2.7 and later). Without the first two
+    it cannot count: `takes_from` is False, and the error of the sampler asks for `elastic.DataLoader` or `advance`.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -36,16 +37,16 @@ class LoaderLoop:
         self._alive = weakref.ref(iterator, self._end)
 
     def takes_from(self, sampler: object) -> bool:
-        """Whether the loop takes its indices from `sampler`, and its batches can be counted."""
+        """Return whether the loop takes its indices from `sampler`, and its batches can be counted."""
         attributes = self._attributes or {}
         return attributes.get("_index_sampler") is sampler and "_num_yielded" in attributes
 
     @property
     def taken(self) -> int:
-        """The batches that the loop has been given so far.
+        """The number of batches that the loop has taken so far.
 
-        With persistent workers the iterator serves the next loop too, and counts that one then; what was seen before
-        stays.
+        With persistent workers the iterator also serves the next loop and restarts its count; the largest count that
+        was read stays.
         """
         if self._attributes is not None:
             self._taken = max(self._taken, int(self._attributes["_num_yielded"]))
@@ -53,7 +54,7 @@ class LoaderLoop:
 
     @property
     def in_order(self) -> bool:
-        """Whether batches come in the order of the indices, as they do unless DataLoader(in_order=False)."""
+        """Whether batches come in the order of the indices; False with DataLoader(in_order=False)."""
         return self._attributes is None or bool(self._attributes.get("_in_order", True))
 
     def _end(self, _: object) -> None:
@@ -62,11 +63,11 @@ class LoaderLoop:
 
 
 def without_worker_info(make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """The samples of `make()`, read within a DataLoader worker as if there were no other worker.
+    """Yield the samples of `make()`, read within a DataLoader worker as if there were no other worker.
 
-    Iterable datasets are often written to share themselves among DataLoader workers: they ask `get_worker_info`, which
-    returns `_worker_info`. Our stream shares its samples itself, so they get None while they are being read. A torch
-    that keeps the answer elsewhere would have them share it twice; a test would fail.
+    Many iterable datasets split themselves among DataLoader workers: they call `get_worker_info`, which returns
+    `_worker_info`. `ElasticStream` splits the samples, so the dataset gets None while it is read. With a torch that
+    stores this elsewhere the samples would be split twice; a test would fail.
     """
     if (info := get_worker_info()) is None:
         yield from make()
@@ -88,7 +89,7 @@ def without_worker_info(make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 
 def default_store() -> Any:
-    """The store of the process group: torch has no public way to it."""
+    """Return the store of the process group, for which torch has no public function."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
@@ -99,14 +100,14 @@ SCHEDULER_RATES: Final = ("base_lrs", "max_lrs", "_last_lr")
 
 
 def inner_schedulers(scheduler: Any) -> Iterable[Any]:
-    """The schedulers that a SequentialLR or ChainedScheduler is made of; none of any other."""
+    """Return the inner schedulers of a SequentialLR or ChainedScheduler; none for any other scheduler."""
     return getattr(scheduler, "_schedulers", ())
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy tensors in one call, without waiting for a GPU.
+    """Copy tensors without waiting for a GPU.
 
-    Uses `torch._foreach_copy_` (from torch 2.1 on), which is faster than a loop. Without it, this is that loop.
+    Uses `torch._foreach_copy_` (torch 2.1 and later), which is faster than a loop; without it, copies in a loop.
     """
     copy = getattr(torch, "_foreach_copy_", None)
     if copy is not None:
@@ -116,11 +117,23 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
         target.copy_(source, non_blocking=True)
 
 
-def dtensor_on_host(local: torch.Tensor, like: Any) -> torch.Tensor:
-    """A DTensor in the mesh of `like` whose shard is `local`, on the CPU whatever the mesh is of.
+def load_alone() -> dict[str, Any]:
+    """Return the arguments with which `sharded_part` loads a checkpoint in this process only, without its group.
 
-    Uses `DTensor(local, spec, requires_grad=...)` and `DTensor._spec`. Without them it is `DTensor.from_local`, which
-    moves the shard to a GPU where the mesh is one of GPUs: then a save takes GPU memory for its copy.
+    torch.distributed.checkpoint's `load` has `no_dist` in torch 2.13; in 2.6 only `_load_state_dict` has it.
+    """
+    from torch.distributed.checkpoint import state_dict_loader
+
+    if "no_dist" in inspect.signature(state_dict_loader.load).parameters:
+        return {"no_dist": True}
+    return {"no_dist": True, "function": state_dict_loader._load_state_dict}
+
+
+def dtensor_on_host(local: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return a DTensor in the mesh of `like` whose shard is `local`, on the CPU even if the mesh is one of GPUs.
+
+    Uses `DTensor(local, spec, requires_grad=...)` and `DTensor._spec`. Without them it uses `DTensor.from_local`,
+    which moves the shard to the mesh's device: a save then takes GPU memory for its copy.
     """
     from torch.distributed.tensor import DTensor
 
@@ -133,9 +146,9 @@ def dtensor_on_host(local: torch.Tensor, like: Any) -> torch.Tensor:
 
 
 def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
-    """The module inside what `torch.compile` made, any other module as it is.
+    """Return the module inside the result of `torch.compile`; any other module unchanged.
 
-    Uses `OptimizedModule._orig_mod` (from torch 2.0 on). Without it a `ConfigError` says what to give instead.
+    Uses `OptimizedModule._orig_mod` (torch 2.0 and later). Without it, raises a `ConfigError` with a fix.
     """
     if type(module).__name__ != "OptimizedModule":
         return module
@@ -143,5 +156,5 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
         return cast("torch.nn.Module", module._orig_mod)
     except AttributeError as error:
         raise ConfigError(
-            "elastic.State: this version of torch hides the module in torch.compile; give the module as it was before"
+            "elastic.State: this version of torch hides the module in torch.compile; pass the module before compilation"
         ) from error

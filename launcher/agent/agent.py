@@ -35,7 +35,7 @@ class Agent:
     """One node in one job."""
 
     def __init__(self, config: Config, node: str, host: str, out: NodeOutput, signals: SignalQueue) -> None:
-        """Nothing is started yet. Must be made within the loop."""
+        """Start nothing yet. A running event loop is required."""
         self._config = config
         self._node = node
         self._host = host
@@ -51,13 +51,13 @@ class Agent:
             MetricsExporter(config, out, self._workers, self._reading) if config.metrics_at is not None else None
         )
         self._session: AgentSession | None = None
-        """There is none before etcd is reached."""
+        """None until etcd is reached."""
 
     async def run(self, connecting: StoreConnector) -> int:
-        """Join, take part, leave, and close everything; the exit code."""
+        """Join the job, take part until this node's part ends, and close everything; return the exit code."""
         config, agent_log = self._config, self._out.agent_log
         async with AsyncExitStack() as closing:
-            spot = asyncio.create_task(self._spot.run(), name="spot")  # From the start on.
+            spot = asyncio.create_task(self._spot.run(), name="spot")  # Preemption notices also count before the join.
             closing.callback(spot.cancel)
             closing.push_async_callback(self._workers.close)
             await self._workers.start()
@@ -65,7 +65,7 @@ class Agent:
             if self._monitor is not None and config.metrics_at is not None:
                 closing.push_async_callback(self._monitor.close)
                 self._monitor.open(*config.metrics_at)
-            with frozen_imports.frozen_imports():  # Only now: the nursery stands, and grpc brings threads.
+            with frozen_imports.frozen_imports():  # Only now: grpc starts threads, and the fork server has forked.
                 import elastic.store.etcd  # noqa: F401
 
             store = config.store_access.open()
@@ -81,10 +81,10 @@ class Agent:
             return await self._session.run(self._drain_at_signal(), _until_ended(spot))
 
     def block(self) -> BlockContent | None:
-        """What stands in the live status; None before this node has looked at the job."""
+        """Return the content of the live status; None before etcd is reached."""
         return self._session.block() if self._session is not None else None
 
-    # --- what others tell or ask, before and after etcd is reached -------------------------------------------------
+    # --- events and queries of others, before and after etcd is reached --------------------------------------------
 
     def _on_worker_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
         if self._session is not None:
@@ -98,19 +98,19 @@ class Agent:
         return self._session.reading() if self._session is not None else AgentReading(None, self._spot.held, 0)
 
     def _is_joining(self) -> bool:
-        """Whether this node has not joined yet."""
+        """Return whether this node has yet to join the job."""
         return self._session is None or not self._session.joined
 
     async def _drain_at_signal(self) -> None:
         number = await asyncio.shield(self._signals.first)
-        self._out.agent_log.info(f"{number.name}: leaving in order; once more ends at once")
+        self._out.agent_log.info(f"{number.name}: leaving gracefully; a second signal ends the node immediately")
         self._events.put_nowait(DrainRequested(128 + number, number.name))
 
     async def _ask(self, store: Store) -> None:
         keys = JobKeys(self._config.job_id, self._config.key_prefix)
         listing = await store.list(KeyRange.key(keys.spec))
         if self._config.served_by and not listing.entries:
-            # Otherwise a node with another list could be the first, and the one that serves would be refused.
+            # Otherwise a node with another list could write the spec, and the job would reject the host of its etcd.
             raise StoreUnavailable(etcd_addresses.why_waiting(self._config.served_by, self._config.job_id))
 
 

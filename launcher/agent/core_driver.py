@@ -1,7 +1,7 @@
-"""Drives a core (`elastic.core.agent.core`): reads an event, calls the core, and performs the actions in their order.
+"""Drives a core (`elastic.core.agent.core`): reads an event, calls the core, and performs its actions in order.
 
-The agent of `elastic-launch` has one, and so has a node of torchrun. What both need is made here: the store, the links,
-the history, and the sentences about what a node waits for. There is no policy here.
+Both the agent of `elastic-launch` and a node of torchrun have a driver. It owns what both need: the store actions, the
+links, the history, and the reports about what a node waits for. It holds no policy.
 """
 
 from __future__ import annotations
@@ -41,28 +41,27 @@ VERDICT_WORDS = {
 
 
 class EventQueue:
-    """The events of one core, each with the time at which it was put in, by `clock`."""
+    """The events of one core, each with the time on `clock` at which it was enqueued. It has no limit."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """It is empty, and has no limit."""
         self._clock = clock
         self._events: asyncio.Queue[tuple[Event, float]] = asyncio.Queue()
 
     def put_nowait(self, event: Event) -> None:
-        """Put one in."""
+        """Enqueue an event with the current time."""
         self._events.put_nowait((event, self._clock()))
 
     async def get(self) -> tuple[Event, float]:
-        """The next one, and when it came."""
+        """Wait for the next event; return it with the time at which it was enqueued."""
         return await self._events.get()
 
 
 class _CoreFinished(Exception):
-    """The core has said `ExitAgent`."""
+    """The core requested `ExitAgent`."""
 
 
 class CoreDriver:
-    """One core, from the moment at which etcd is reached until the core ends its node."""
+    """Runs one core, from the moment at which etcd is reached until the core ends its node."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class CoreDriver:
         self._wait_teller = WaitTeller(facts, self.links.tell_wait, boottime)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run this until `run` ends. If it fails, so does `run`."""
+        """Run a coroutine as a task until `run` ends. If the task fails, so does `run`."""
         return self._tasks.create_task(work)
 
     async def run(
@@ -124,12 +123,14 @@ class CoreDriver:
         settle: Callable[[float], Awaitable[object]] | None = None,
         stop: Callable[[], Awaitable[None]] | None = None,
     ) -> int:
-        """Take part until the core ends its node; the exit code.
+        """Take part in the job until the core ends its node; return the exit code.
 
         `perform` does the actions that concern workers and reports. `observe` gets each event, the actions that the
-        core asks for, and when the event came, before these actions are performed; `after` is called afterwards.
-        `work` runs at the same time. When the core has ended, `settle` writes what is not written yet, within a limit
-        in seconds. `stop` is called however it ends, before the lease is given back: no worker may outlive the lease.
+        core requests, and the time of the event, before these actions are performed; `after` is called afterwards.
+        The coroutines of `work` run at the same time. When the core has ended, `settle` writes pending data within a
+        limit in seconds. `stop` is always called before the lease is revoked: no worker may outlive the lease.
+
+        Raises the first `ElasticError` of any of these.
         """
         code = 0
         try:
@@ -162,7 +163,7 @@ class CoreDriver:
         observe: Callable[[Event, Sequence[actions.Action], float], None],
         after: Callable[[Event, Sequence[actions.Action]], None],
     ) -> int:
-        """Read events until the core ends its node; the exit code."""
+        """Read events until the core ends its node; return the exit code."""
         self._plan_wake()
         while True:
             next_event, arrived_at = await self._events.get()
@@ -213,7 +214,7 @@ class CoreDriver:
                 perform(action)
 
     def report_verdict(self, action: actions.ReportVerdict) -> None:
-        """Tell people how the job ended."""
+        """Log how the job ended."""
         verdict = action.verdict
         if action.late:
             self._agent_log.report(failure_report.ended_lines(verdict, self.core.facts.keys.job_id, time.time()))
@@ -233,6 +234,6 @@ class CoreDriver:
 
 
 def _first(group: BaseExceptionGroup[ElasticError]) -> ElasticError:
-    """The first error of a group, however deep."""
+    """Return the first error of a group, at any depth."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

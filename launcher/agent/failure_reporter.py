@@ -1,7 +1,8 @@
-"""Tells people of each failure of a generation, once: with the go or verdict of the next, or after a second.
+"""Reports each failure of a generation once: with the next start signal or final status, or after a second.
 
-The leader judges a failure when all outcomes are in, which takes as long as the slowest old worker. Nobody has to
-wait for that: after a second this node reads the outcomes that are there and judges them by the same rule.
+The leader judges a failure when all outcomes are recorded, which takes as long as the slowest old worker needs to
+stop. So that users do not wait for that, after a second this node reads the outcomes that are recorded and judges them
+by the same rule.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from launcher.logs.logger import AgentLog
 from launcher.text import failure_report
 
 PATIENCE_S = 0.8
-"""So long the go or the verdict of the next generation is awaited; it tells of the failure with all that is known."""
+"""Seconds that the reporter waits for the next start signal or the final status, which names the root cause."""
 LISTING_S = 0.2
-"""So long the outcomes may take to be read; without them this node tells what it knows itself."""
+"""Time limit for reading the outcomes; without them this node reports what it knows itself."""
 
 
 class FailureReporter:
-    """Looks at the core after each event. `first` hears each cause that was told."""
+    """Examines the core after each event. `first` is called with each cause that was reported."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class FailureReporter:
         begin: Callable[[Coroutine[Any, Any, None]], object],
         first: Callable[[Cause], None],
     ) -> None:
-        """`begin` runs a coroutine as a task of this agent."""
+        """Take `begin`, which runs a coroutine as a task of this agent."""
         self._core = core
         self._store = store
         self._agent_log = agent_log
@@ -53,8 +54,8 @@ class FailureReporter:
         self._incarnation = core.facts.store.incarnation
 
     def after_event(self) -> None:
-        """Notice a failure that has not been judged yet."""
-        if self._core.facts.store.incarnation != self._incarnation:  # Another store counts its generations anew.
+        """Detect a failure that has not been judged yet."""
+        if self._core.facts.store.incarnation != self._incarnation:  # Another store counts generations from 1 again.
             self._incarnation = self._core.facts.store.incarnation
             self._awaited = self._told_g = 0
         g = self._failed()
@@ -63,14 +64,14 @@ class FailureReporter:
             self._begin(self._tell_early(g))
 
     def judged(self, cause: Cause) -> None:
-        """The leader has judged a failure: tell of it, unless just that was told early."""
+        """Report a failure that the leader has judged, unless the early report said the same."""
         early, self._early = self._early, None
         self._awaited = max(self._awaited, cause.g)
         if early is None or _named(early) != _named(cause):
             self._report(cause)
 
     async def _tell_early(self, g: int) -> None:
-        """Tell what is known of the failure of generation g, unless it is judged within `PATIENCE_S`."""
+        """Report what is known about the failure of generation g, unless it is judged within `PATIENCE_S`."""
         await asyncio.sleep(PATIENCE_S)
         if self._is_told(g):
             return
@@ -90,16 +91,16 @@ class FailureReporter:
             self._report(cause)
             return
         if before.why is not ChangeReason.FAILURE:
-            return  # A loss or a planned change: what stopped the workers is known.
+            return  # A node failure or a planned change: why the workers stopped is known.
         over = {node for node, stored in outcomes.items() if stored.value.over}
         missing = [node for node in before.nodes if node not in over]
         self._agent_log.info(
-            f"{failed_processes_text([cause.first], cause.host)}; the first cause is not known yet"
+            f"{failed_processes_text([cause.first], cause.host)}; the root cause is not known yet"
             + (f", waiting for {', '.join(missing)}" if missing else "")
         )
 
     def _failed(self) -> int:
-        """The newest generation that failed and is not judged, as far as this node can see; 0 if there is none."""
+        """Return the newest generation that failed and is not judged, as far as this node knows; 0 if none."""
         facts = self._core.facts
         if facts.registration.joined_at is None or facts.view.verdict is not None:
             return 0
@@ -111,13 +112,13 @@ class FailureReporter:
         return generation.before.g if generation.before.why is ChangeReason.FAILURE else 0
 
     def _is_told(self, g: int) -> bool:
-        """Told already, or a later world runs and there was nothing to tell."""
+        """Return whether the failure was reported, or a later generation runs and there was nothing to report."""
         go, verdict = self._core.facts.view.go, self._core.facts.view.verdict
         judged = verdict is not None or (go is not None and go.value.g > g)
         return judged or self._told_g >= g
 
     async def _outcomes(self, g: int) -> dict[str, StoredDocument[Outcome]]:
-        """What the nodes have recorded, and what this one has not recorded yet."""
+        """Return the outcomes that nodes have recorded, and that of this node even if it is not recorded yet."""
         facts = self._core.facts
         outcomes: dict[str, StoredDocument[Outcome]] = {}
         revision = 0
@@ -126,7 +127,7 @@ class FailureReporter:
                 listing = await self._store.list(KeyRange.prefix(facts.keys.outcome(g, "")))
         except (StoreError, TimeoutError) as error:
             why = str(error) or f"etcd did not answer within {LISTING_S:g} s"
-            self._agent_log.debug(f"the outcomes of generation {g} cannot be read now: {why}")
+            self._agent_log.debug(f"cannot read the outcomes of generation {g}: {why}")
         else:
             revision = listing.revision
             entries = {entry.key: entry for entry in listing.entries}
@@ -151,5 +152,5 @@ class FailureReporter:
 
 
 def _named(cause: Cause) -> tuple[int, str, int, tuple[int, ...], int]:
-    """What makes two reports the same to people: whom they name, and whom first."""
+    """Return the part of a cause that users see: two causes with the same one are reported once."""
     return cause.g, cause.node, cause.first.rank, cause.ranks, len(cause.others)

@@ -1,7 +1,7 @@
-"""What the job's script imports, from node to node through the store: advice, which a node may follow or not.
+"""Shares the list of modules that the job's script imports through the store, as advice for joining nodes.
 
-A node whose fork server has loaded the list writes it; a joining node reads it once before it registers. There are
-names and no paths in it: a node looks for the modules itself, and loads only what its own script could import
+A node whose fork server has loaded the list writes it; a joining node reads it once before it registers. The list has
+names, not paths: a node looks for the modules itself, and loads only what its own script could import
 (`launcher.nursery.import_closure`).
 """
 
@@ -22,7 +22,7 @@ from launcher.agent.publishers import TRIES_MAX, DocumentPublisher
 from launcher.logs.logger import AgentLog
 
 PAUSE_S: Final = 10.0
-"""At most one write in this time."""
+"""Minimum time between two writes."""
 
 
 class AdvisedModule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,7 +33,7 @@ class AdvisedModule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ImportAdvice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The document: modules in the order in which they are imported, and what the script changes in all."""
+    """The document: modules in the order of their imports, and all variables that the script changes."""
 
     modules: Annotated[tuple[AdvisedModule, ...], msgspec.Meta(max_length=MODULES_MAX)]
     changed: ChangedNames = ()
@@ -43,13 +43,13 @@ _decoder: Final = msgspec.json.Decoder(ImportAdvice)
 
 
 def write_document(imports: ScriptImports) -> bytes:
-    """The document of a list, without its paths."""
+    """Return the document of a list, without its paths."""
     modules = tuple(AdvisedModule(module.name, module.changed) for module in imports.modules)
     return msgspec.json.encode(ImportAdvice(modules, imports.changed))
 
 
 def read_document(document: bytes) -> ScriptImports | None:
-    """The list of a document, None if it cannot be read. Its names may be no names of modules."""
+    """Return the list of a document, None if it cannot be read. Its names are not checked."""
     try:
         advice = _decoder.decode(document) if len(document) <= PACKET_MAX else None
     except UNREADABLE:
@@ -61,42 +61,42 @@ def read_document(document: bytes) -> ScriptImports | None:
 
 
 async def read_advice(store: Store, keys: JobKeys, agent_log: AgentLog) -> ScriptImports | None:
-    """What other nodes advise to load, None if there is nothing that can be read. A line of detail says so."""
+    """Return what other nodes advise to load, None if there is no readable document; the debug log has the reason."""
     try:
         entries = (await store.list(KeyRange.key(keys.imports))).entries
     except StoreError as error:
-        agent_log.debug(f"the imports of the script are not read from the store: {error}")
+        agent_log.debug(f"cannot read the list of the script's imports from etcd: {error}")
         return None
     if not entries:
         return None
     advice = read_document(entries[0].value)
     if advice is None:
-        agent_log.debug(f"{keys.imports} in the store cannot be read and is not used")
+        agent_log.debug(f"ignoring {keys.imports}: cannot parse it")
     return advice
 
 
 class ImportsPublisher(DocumentPublisher):
-    """Takes what this node's fork server has loaded for the script."""
+    """Publishes the modules that this node's fork server has loaded for the script."""
 
     _what = "the list of the script's imports"
 
     def __init__(self, store: Store, keys: JobKeys, agent_log: AgentLog) -> None:
-        """Nothing is written before `run`."""
+        """Write nothing before `run`."""
         super().__init__(store, keys, agent_log, PAUSE_S, hurry_pause_s=0.0)
         self._imports = ScriptImports(())
         self._incarnation = ""
 
     def loaded(self, imports: ScriptImports, *, incarnation: str) -> None:
-        """A fork server has loaded these modules, all of them, and is fit to fork workers.
+        """Note that a fork server has loaded all of these modules and can fork workers.
 
-        It is called often; another object has another list.
+        Repeated calls with the same object are cheap; another object is another list.
         """
         if imports.modules and (imports is not self._imports or incarnation != self._incarnation):
             self._imports, self._incarnation = imports, incarnation
             self._changed()
 
     async def _write(self) -> None:
-        """Write unless the store has the same list; nothing into a store that has another job."""
+        """Write unless the store has the same list, or has another job."""
         document, key, incarnation = write_document(self._imports), self._keys.imports, encode(self._incarnation)
         for _ in range(TRIES_MAX):
             if not await self._is_job(incarnation):

@@ -1,8 +1,8 @@
-"""The window of an agent: operators who have proven to know the job's secret ask, and see how this node stands.
+"""The status endpoint of an agent: clients that have proven to know the job's secret query the state of this node.
 
-They can only read. Few are let in at a time, and beside them some more that follow logs. Each is answered one question
-after the other, in a task of its own, and whatever becomes of it is nobody else's matter. An asker that is silent, or
-does not read, is sent away: at most one answer waits for it.
+Clients can only read. Few are accepted at a time, and some more that follow logs. Each client has its own task, which
+answers one query after the other; a failure there affects no other client. The server disconnects a client that sends
+no query or does not read its answer; at most one answer waits for a client.
 """
 
 from __future__ import annotations
@@ -39,31 +39,30 @@ from launcher.wire.inspect_messages import (
 from launcher.wire.link_messages import LinkError
 
 ASKERS_MAX: Final = 8
-"""At a time, beside those that follow a log. One more is told so."""
+"""Clients at a time, without those that follow a log. A further client is refused, with this reason."""
 FOLLOWERS_MAX: Final = 32
-"""Of logs, at a time: each rank of a large node by two people. One more is told so."""
+"""Clients that follow logs at a time: two for each rank of a large node. A further one gets a refusal."""
 IDLE_LIMIT_S: Final = 30.0
-"""So long an asker may ask nothing."""
+"""A client that sends no query for this time is disconnected."""
 SLOW_LIMIT_S: Final = 5.0
-"""So long it may take to read one answer."""
+"""Time limit for a client to read one answer."""
 PAUSE_S: Final = 0.05
-"""Between two answers to the same asker: whoever asks without end costs little."""
+"""Between two answers to the same client: a client that queries in a loop costs little."""
 FOLLOW_PAUSE_S: Final = 0.1
-"""Between two looks at a log that grows."""
+"""Between two reads of a growing log."""
 PIECES_AT_ONCE: Final = 8
-"""With each look so many pieces go out, as much as is remembered of a start. More than 2.6 MB/s is left out, and
-counted."""
+"""Pieces that are sent after each read; a start retains as many. Output beyond 2.6 MB/s is dropped and counted."""
 NEXT_START_S: Final = 10.0
-"""So long a follower is kept for a start that the generation asks for and that has not begun here."""
+"""Seconds that a follower waits for a start that the generation requires and this node has not begun."""
 CLOSE_LIMIT_S: Final = 1.0
-"""So long an agent that ends waits for followers to get the end of their logs."""
+"""Time that an exiting agent gives followers to receive the end of their logs."""
 
 
 StacksOf = Callable[[StacksQuestion], Awaitable[StackText | InspectRefusal]]
 
 
 class InspectServer:
-    """Answers askers. `stacks` are looked at for one asker at a time."""
+    """Answers clients. `stacks` is called for one client at a time."""
 
     def __init__(
         self,
@@ -72,19 +71,19 @@ class InspectServer:
         stacks: StacksOf,
         complain: Callable[[str], None],
     ) -> None:
-        """Nobody asks yet. `complain` hears of what should not happen."""
+        """Wait for `take`. `complain` logs internal errors."""
         self._snapshot = snapshot
         self._logs = logs
         self._stacks = stacks
         self._complain = complain
         self._askers: set[asyncio.Task[None]] = set()
         self._followers: set[asyncio.Task[None]] = set()
-        """They were askers before they asked for a log that goes on."""
+        """Clients that follow a log; they no longer count as ordinary clients."""
         self._stacks_turn = asyncio.Lock()
         self._closing = False
 
     def take(self, connected: socket.socket) -> None:
-        """Answer who has proven itself; the connection is ours from now on."""
+        """Serve an authenticated client. The server owns and closes the connection."""
         if self._closing:
             connected.close()
             return
@@ -95,7 +94,7 @@ class InspectServer:
         task.add_done_callback(self._done)
 
     async def close(self) -> None:
-        """Let followers have the ends of their logs, within `CLOSE_LIMIT_S`, and send everybody away."""
+        """Send followers the ends of their logs, within `CLOSE_LIMIT_S`, and disconnect all clients."""
         self._closing = True
         self._logs.notify()
         if here := self._askers | self._followers:
@@ -105,14 +104,14 @@ class InspectServer:
             await asyncio.gather(*late, return_exceptions=True)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Whatever it was, it ends an asker and not the agent."""
+        """Report an unexpected error of a client's task; it ends that client and not the agent."""
         self._askers.discard(task)
         self._followers.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._complain(f"an operator's question could not be answered ({error!r}); the job goes on")
+            self._complain(f"cannot answer a status query ({error!r}); the job continues")
 
     async def _serve(self, connected: socket.socket, *, full: bool) -> None:
-        with suppress(OSError):  # It is gone.
+        with suppress(OSError):  # The client has disconnected.
             watch_by_kernel(connected)
         loop = asyncio.get_running_loop()
         asker = _InspectSession(loop)
@@ -129,17 +128,17 @@ class InspectServer:
         try:
             await asker.send(InspectWelcome())
             if full:
-                await asker.send(InspectRefusal(f"{ASKERS_MAX} others look at this node now; try again", later=True))
+                await asker.send(
+                    InspectRefusal(f"too many clients ({ASKERS_MAX}) are querying this node; try again", later=True)
+                )
                 return
             while not self._closing and (question := await asker.read_question()) is not None:
                 await self._answer(asker, question)
                 await asyncio.sleep(PAUSE_S)
         except LinkError:
-            with suppress(OSError):  # It may be gone.
-                await asker.send(
-                    InspectRefusal("this agent does not understand the question; is it of another version?")
-                )
-        except OSError:  # It is gone, or too slow; a TimeoutError is one.
+            with suppress(OSError):  # The client may have disconnected.
+                await asker.send(InspectRefusal("this agent does not understand the query; it may run another version"))
+        except OSError:  # The client has disconnected, or is too slow (TimeoutError).
             pass
         finally:
             self._logs.listeners.remove(asker.log_changed)
@@ -150,7 +149,9 @@ class InspectServer:
             case StatusQuestion():
                 await asker.send(self._snapshot())
             case LogQuestion() if question.follow and not self._register_follower():
-                await asker.send(InspectRefusal(f"{FOLLOWERS_MAX} others follow logs of this node now", later=True))
+                await asker.send(
+                    InspectRefusal(f"too many clients ({FOLLOWERS_MAX}) follow logs of this node", later=True)
+                )
             case LogQuestion():
                 await self._send_log(asker, question)
             case StacksQuestion():
@@ -161,7 +162,7 @@ class InspectServer:
                 await asker.send(reply)
 
     def _register_follower(self) -> bool:
-        """Count the asker whose task this is as a follower, until it hangs up; False if there are too many."""
+        """Count the client of this task as a follower until it disconnects; False if there are too many."""
         task = asyncio.current_task()
         assert task is not None
         if task not in self._followers:
@@ -177,7 +178,7 @@ class InspectServer:
         if question.offset >= 0 and logs.has(name, after):
             place, after = LogPosition(after, question.offset), (question.g, question.rev - 1)
         else:
-            place = logs.begins(name, after, question.lines)
+            place = logs.begins(name, after, question.lines, question.since_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(NEXT_START_S):
                 while place is None and question.follow and not (self._closing or asker.gone):
@@ -192,9 +193,9 @@ class InspectServer:
         await asker.send(LogStart(logs.path(name)))
         while True:
             asker.woken.clear()
-            over = logs.over(name, after)  # Before the last look: what is written after it is in the next one.
+            over = logs.over(name, after)  # Before the last read: the next read has what is written after it.
             place, whole = await self._send_pieces(asker, name, place)
-            forgotten = not logs.has(name, place.stamp)  # The rank has been elsewhere since.
+            forgotten = not logs.has(name, place.stamp)  # The rank has run on another node since.
             if whole and (over is not None or forgotten or not question.follow or self._closing):
                 await asker.send(LogEnd(*place.stamp, over=forgotten or (over is not None and place.stamp >= over)))
                 return
@@ -205,7 +206,7 @@ class InspectServer:
                 await asker.wait()
 
     async def _send_pieces(self, asker: _InspectSession, name: str, place: LogPosition) -> tuple[LogPosition, bool]:
-        """Tell some of what there is; the place behind it, and whether that is the end."""
+        """Send some pieces of the log; return the position after them, and whether that is the end."""
         for _ in range(PIECES_AT_ONCE):
             data, missing, place = self._logs.piece(name, place)
             if not data:
@@ -215,7 +216,7 @@ class InspectServer:
 
 
 class _InspectSession(asyncio.StreamReader):
-    """One connection of an asker, and what it says. `writer` is set as soon as there is one."""
+    """One connection of a client, and its queries. `writer` is set once the client is connected."""
 
     writer: asyncio.StreamWriter
 
@@ -224,7 +225,7 @@ class _InspectSession(asyncio.StreamReader):
         self.follows = ""
         """The name of a log."""
         self.woken = asyncio.Event()
-        """Set when that log may have changed, or the asker has hung up."""
+        """Set when that log may have changed, or the client has disconnected."""
 
     def feed_eof(self) -> None:
         super().feed_eof()
@@ -235,31 +236,31 @@ class _InspectSession(asyncio.StreamReader):
         self.woken.set()
 
     def log_changed(self, name: str) -> None:
-        """Wake it if it follows the log of that name, or if there is none."""
+        """Wake the session if it follows this log, or no log."""
         if name in ("", self.follows):
             self.woken.set()
 
     async def wait(self) -> None:
-        """Wait until it is woken."""
+        """Wait until the session is woken."""
         await self.woken.wait()
         self.woken.clear()
 
     @property
     def gone(self) -> bool:
-        """Whether it has hung up."""
+        """Return whether the client has disconnected."""
         return self.at_eof() or self.writer.is_closing()
 
     async def read_question(self) -> InspectQuestion | None:
-        """The next question, None when it asks no more. Raises `LinkError` for what is none."""
+        """Return the next query, None at the end of the connection. Raises `LinkError` for anything else."""
         try:
             async with asyncio.timeout(IDLE_LIMIT_S):
                 line = await self.readline()
-        except ValueError as error:  # It is too long.
-            raise LinkError("a question is too long") from error
+        except ValueError as error:
+            raise LinkError("a query is too long") from error
         return read_question(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
 
     async def send(self, answer: InspectAnswer) -> None:
-        """Say something. Raises `OSError` if it does not take it in time."""
+        """Send an answer. Raises `OSError` if the client does not read it in time."""
         line = answer_line(answer)
         assert len(line) <= ANSWER_MAX, "an answer is too long"
         self.writer.write(line)

@@ -1,4 +1,4 @@
-"""Nodes of this machine that vanished: proofs that nothing is left of them (`elastic.core.agent.links.deaths`)."""
+"""Proves that nodes of this host that disappeared are dead (`elastic.core.agent.links.deaths`)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from launcher.system import node_lock
 from launcher.system.clock import boottime
 
 EVERY_S = 1.0
-"""How often this machine is asked whether nodes that vanished were its own and are dead."""
+"""Interval of the checks whether nodes that disappeared ran on this host and are dead."""
 FIRST_S = 0.02
-"""The second time it is asked after this pause, and then after twice the one before: they are usually about to be."""
+"""The pause before the second check; it doubles with each further one. Processes that disappear usually end soon."""
 
 
 class DeathProver:
-    """Looks for the locks of nodes that vanished; `put` takes the events."""
+    """Checks the locks of nodes that disappeared; `put` takes the events."""
 
     def __init__(self, job_id: str, agent_log: AgentLog, put: Callable[[Event], None]) -> None:
         self._job_id = job_id
@@ -33,7 +33,7 @@ class DeathProver:
         self._pause_s = FIRST_S
 
     def check(self, facts: AgentState) -> None:
-        """After an event, where this node proposes: see whether nodes that are missing are proven dead."""
+        """Check, after an event and if this node is the leader, whether missing nodes are proven dead."""
         generation = facts.generation
         if facts.succession.decision is None or generation is None or boottime() < self._at:
             return
@@ -50,11 +50,11 @@ class DeathProver:
         for node in nodes:
             vanished = node not in facts.view.members and node not in facts.memory.dead
             if vanished and self._is_proven_dead(node):
-                self._agent_log.info(f"{node} was on this machine, and nothing is left of it")
+                self._agent_log.info(f"{node} ran on this host, and all its processes have exited")
                 self._put(NodeProvenDead(node))
 
     def _is_proven_dead(self, node: str) -> bool:
         try:
             return node_lock.proven_dead(node_lock.lock_path(self._job_id, node))
-        except ConfigError:  # Somebody took the folder of the locks away while this agent ran: no proof.
+        except ConfigError:  # The folder of the locks was removed while this agent ran: no proof.
             return False

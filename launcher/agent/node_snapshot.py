@@ -1,4 +1,4 @@
-"""How a node stands, from what its agent knows (`launcher.wire.inspect_messages.NodeSnapshot`; pure)."""
+"""The state of a node, from what its agent knows (`launcher.wire.inspect_messages.NodeSnapshot`; pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.workers.reports.states import WorkerStates
 WORDS: Final[Mapping[Phase, str]] = {
     Phase.JOINING: "joining",
     Phase.SPARE: "spare",
-    Phase.GATED: "waiting for go",
+    Phase.GATED: "at the barrier",
     Phase.RUNNING: "running",
     Phase.STOPPING: "stopping",
     Phase.DONE: "done",
@@ -34,7 +34,10 @@ def snapshot(
     version: str,
     imports: str = "",
 ) -> NodeSnapshot:
-    """This node at `now`. `waits` is what it says that it waits for, "" if it does not; `imports` as in the answer."""
+    """Return the state of this node at `now`.
+
+    `waits` says what it waits for, "" if it does not wait; `imports` as in the answer.
+    """
     generation = facts.generation
     refreshed_at = facts.workers.run_deadline.refreshed_at if facts.registration.lease is not None else -math.inf
     return NodeSnapshot(
@@ -49,7 +52,7 @@ def snapshot(
         state=_state(facts),
         since_s=max(now - facts.entered_at, 0.0),
         lease_age_s=now - refreshed_at if math.isfinite(refreshed_at) else None,
-        run_deadline_s=facts.workers.run_until - now if facts.workers.run_until > now else None,
+        lease_remaining_s=facts.workers.run_until - now if facts.workers.run_until > now else None,
         waits=truncate_text(waits, WORDS_MAX),
         workers=tuple(worker.at(now) for worker in workers.seen.values()),
         silent=_silent(facts, now),
@@ -59,13 +62,13 @@ def snapshot(
 
 
 def _silent(facts: AgentState, now: float) -> tuple[SilentNode, ...]:
-    """The silent nodes, the one that was heard last long ago first."""
+    """Return the silent nodes, those that have been silent longest first."""
     peers = sorted(facts.silence.peers.items(), key=lambda named: named[1].since)
     return tuple(SilentNode(node=node, silent_s=max(now - peer.since, 0.0)) for node, peer in peers[:SILENT_MAX])
 
 
 def _evicted(facts: AgentState, now: float) -> tuple[EvictedHost, ...]:
-    """The hosts of which a node was evicted and whose silence does not count yet, each once; the newest last."""
+    """Return the hosts of evicted nodes whose silence does not count yet, each once; the newest last."""
     newest = {one.host: one for one in facts.memory.evictions if now < one.silence_counts_at}
     return tuple(
         EvictedHost(host=one.host, node=one.node, counts_in_s=one.silence_counts_at - now, returned=one.returned)

@@ -1,7 +1,7 @@
 """Publishes small documents of the job in the store, at low priority: the newest checkpoint and the training curve.
 
-Rank 0 reports its steps to the agent of its node, and that one writes the curve: once in a while, when its workers of a
-generation are gone, and before it leaves. The node that has rank 0 next reads the document, and continues it.
+Rank 0 reports its steps to the agent of its node, and that agent writes the curve: at intervals, after its workers of a
+generation have exited, and before it leaves. The node that has rank 0 next reads the document and continues it.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from launcher.system.time_limit import wait_at_most
 from launcher.workers.reports.states import TrackedProcess, WorkerReport
 
 TRIES_MAX = 5
-"""How often a write is tried that another node's write came before."""
+"""Attempts of a write that fails because another node wrote first."""
 CHECKPOINT_PAUSE_S = 1.0
-"""At most one write of the newest checkpoint in this time, however often workers save."""
+"""Minimum time between two writes of the newest checkpoint, however often workers save."""
 CURVE_PAUSE_S = 60.0
-"""At most one write of the curve in this time while steps are made."""
+"""Minimum time between two writes of the curve during training."""
 ENDED_S = 1.0
-"""So long after the workers are gone it is written: the store has better things to do in that moment."""
+"""Time between the exit of the workers and the write: etcd is busy with the recovery at that time."""
 DIGITS = 6
-"""Of a loss, a rate or another metric."""
+"""Significant digits of a loss, a rate or another metric."""
 
 
 class DocumentPublisher:
-    """The loop of a publisher: a subclass calls `_changed`, and says in `_write` what is written.
+    """The loop of a publisher: a subclass calls `_changed`, and implements `_write`.
 
-    A store that does not answer costs a line of detail: the document is written with the next change.
+    If the store does not answer, a debug message says so, and the document is written with the next change.
     """
 
     _what = "a document"
-    """How the line of detail names it."""
+    """The name of the document in debug messages."""
 
     def __init__(self, store: Store, keys: JobKeys, agent_log: AgentLog, pause_s: float, hurry_pause_s: float) -> None:
-        """At most one write in `pause_s`, or in a hurry after `hurry_pause_s`. Nothing is written before `run`."""
+        """Write at most once in `pause_s`, or `hurry_pause_s` after `hurry`. Nothing is written before `run`."""
         self._store = store
         self._keys = keys
         self._agent_log = agent_log
@@ -63,28 +63,28 @@ class DocumentPublisher:
         self._idle.set()
 
     def hurry(self) -> None:
-        """The workers are gone: what they said is written soon."""
+        """Write the last reports of the workers soon, after they have exited."""
         if self._pending.is_set():
             self._hurry.set()
 
     async def run(self) -> None:
-        """Write what comes."""
+        """Write changes until cancelled."""
         while True:
             await self._pending.wait()
             if self._hurry.is_set() and self._hurry_pause_s:
                 await wait_at_most(self._hurry_pause_s, self._leaves.wait())
             self._pending.clear()
-            self._hurry.clear()  # Not later: a hurry that begins while this writes is for the next change.
+            self._hurry.clear()  # Before the write: a hurry that begins during it is for the next change.
             try:
                 await self._write()
             except StoreError as error:
-                self._agent_log.debug(f"{self._what} is not in the store: {error}")
+                self._agent_log.debug(f"cannot write {self._what} to etcd: {error}")
             if not self._pending.is_set():
                 self._idle.set()
             await wait_at_most(self._pause_s, self._hurry.wait())
 
     async def settle(self, limit_s: float) -> None:
-        """Wait until everything is written, at most so long: this agent leaves."""
+        """Wait until everything is written, or `limit_s` seconds have passed, before this agent leaves."""
         self._leaves.set()
         self.hurry()
         await wait_at_most(limit_s, self._idle.wait())
@@ -94,27 +94,27 @@ class DocumentPublisher:
         self._pending.set()
 
     async def _write(self) -> None:
-        """Write the newest. Raises `StoreError`."""
+        """Write the newest document. Raises `StoreError`."""
         raise NotImplementedError
 
     async def _is_job(self, incarnation: bytes) -> bool:
-        """Tell whether the store still has the job of this incarnation; another one came back empty, perhaps."""
+        """Return whether the store still has the job of this incarnation; a store that lost its data has another."""
         stored = await self._store.list(KeyRange.key(self._keys.incarnation))
         return [entry.value for entry in stored.entries] == [incarnation]
 
 
 class CheckpointPublisher(DocumentPublisher):
-    """Takes what this node's workers committed."""
+    """Publishes the newest checkpoint that this node's workers committed."""
 
     def __init__(self, store: Store, keys: JobKeys, host: str, agent_log: AgentLog) -> None:
-        """Nothing is written before `run`."""
+        """Write nothing before `run`."""
         super().__init__(store, keys, agent_log, CHECKPOINT_PAUSE_S, hurry_pause_s=0.0)
         self._host = host
         self._newest: SavedCheckpoint | None = None
         self._incarnation = ""
 
     def committed(self, step: int, folder: str, *, run: int, g: int, incarnation: str) -> None:
-        """A worker of generation `g` says that its checkpoint of `step` is complete in `folder`."""
+        """Note that a worker of generation `g` reports its checkpoint of `step` complete in `folder`."""
         saved = SavedCheckpoint(step=step, host=self._host, folder=folder, run=run, g=g, at=time.time())
         if incarnation != self._incarnation or saved.replaces(self._newest):  # A new store counts from 1 again.
             self._newest, self._incarnation = saved, incarnation
@@ -122,26 +122,26 @@ class CheckpointPublisher(DocumentPublisher):
             self._changed()
 
     def for_workers(self, stored: SavedCheckpoint | None) -> str:
-        """What workers learn of it as JSON: the newer of the store's word and ours, "" without either."""
+        """Return the newest checkpoint as JSON for workers, from the store or this node; "" if there is none."""
         newest = stored if self._newest is None or not self._newest.replaces(stored) else self._newest
         if newest is None:
             return ""
         return msgspec.json.encode({"step": newest.step, "host": newest.host, "folder": newest.folder}).decode()
 
     async def _write(self) -> None:
-        """Write unless the store has a newer word; one that cannot be read is replaced."""
+        """Write unless the store has a newer checkpoint; an unreadable document is replaced."""
         saved, key, incarnation = self._newest, self._keys.saved, encode(self._incarnation)
         assert saved is not None
         same_job = Compare.equals(self._keys.incarnation, incarnation)
         for _ in range(TRIES_MAX):
             if not await self._is_job(incarnation):
-                return  # It does not know the job whose checkpoint this is.
+                return  # This store does not have the job of the checkpoint.
             entries = (await self._store.list(KeyRange.key(key))).entries
             if entries and not saved.replaces(self._read(entries[0].value)):
                 return
             same = Compare.modified(key, entries[0].mod_revision if entries else 0)
             if (await self._store.txn((same_job, same), (Put(key, encode(saved)),))).succeeded:
-                self._agent_log.debug(f"the checkpoint of step {saved.step} is the job's newest")
+                self._agent_log.debug(f"published the checkpoint of step {saved.step} as the newest of the job")
                 return
 
     def _read(self, value: bytes) -> SavedCheckpoint | None:
@@ -152,9 +152,9 @@ class CheckpointPublisher(DocumentPublisher):
 
 
 class CurvePublisher(DocumentPublisher):
-    """Takes what rank 0 reports, if it is on this node."""
+    """Publishes the metrics that rank 0 reports, if it runs on this node."""
 
-    _what = "the course of training"
+    _what = "the training curve"
 
     def __init__(
         self,
@@ -164,27 +164,27 @@ class CurvePublisher(DocumentPublisher):
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is written before `run`. `clock` is a wall clock, which may be set; `steady` is monotonic."""
+        """Write nothing before `run`. `clock` is a wall clock, which may be set; `steady` is monotonic."""
         super().__init__(store, keys, agent_log, CURVE_PAUSE_S, ENDED_S)
         self._clock = clock
         self._steady = steady
         self._incarnation = ""
         self._curve = TrainingCurve()
         self._revision: int | None = None
-        """Of the document as it was last read or written here; None: it must be read first."""
+        """The revision of the document as this node last read or wrote it; None: read it first."""
         self._g = 0
         self._newest: tuple[int, WorkerReport] | None = None
-        """The generation of a step that is no point yet, and what its worker has said."""
+        """The generation of a step that is not a point of the curve yet, and the report of its worker."""
         self._due_at = float("-inf")
 
     def begin(self, incarnation: str) -> None:
-        """Workers of a generation start. In another store the curve is a new one."""
+        """Note that workers of a generation start. Another incarnation of the store begins a new curve."""
         if incarnation != self._incarnation:
             self._incarnation, self._curve, self._revision = incarnation, TrainingCurve(), None
         self._newest = None
 
     def hurry(self) -> None:
-        """The workers are gone: what they reported is written soon."""
+        """Write the last reports of the workers soon, after they have exited."""
         self._take()
         super().hurry()
 
@@ -200,7 +200,7 @@ class CurvePublisher(DocumentPublisher):
             self._take()
 
     def _take(self) -> None:
-        """Make a point of the newest report, if there is one."""
+        """Add the newest report to the curve, if there is one."""
         newest, self._newest = self._newest, None
         if newest is None:
             return
@@ -214,19 +214,19 @@ class CurvePublisher(DocumentPublisher):
     # --- the store ------------------------------------------------------------------------------------------------
 
     async def _write(self) -> None:
-        """Write, on top of what another node has written meanwhile; nothing into a store that has another job."""
+        """Write the curve, after merging what another node wrote; nothing if the store has another job."""
         self._take()
         incarnation = encode(self._incarnation)
-        key = self._keys.course
+        key = self._keys.curve
         for _ in range(TRIES_MAX):
             if self._revision is None:
                 entries = (await self._store.list(KeyRange.key(key))).entries
                 self._revision = entries[0].mod_revision if entries else 0
                 known = training_curve.read(entries[0].value) if entries else None
-                if known is not None:  # What cannot be read is replaced.
+                if known is not None:  # An unreadable document is replaced.
                     self._curve = training_curve.merge(known, self._curve)
             compares = Compare.equals(self._keys.incarnation, incarnation), Compare.modified(key, self._revision)
-            self._revision = None  # Until it is known what became of it.
+            self._revision = None  # Until the result of the write is known.
             result = await self._store.txn(compares, (Put(key, training_curve.write(self._curve)),))
             if result.succeeded:
                 self._revision = result.revision

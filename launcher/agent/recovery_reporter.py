@@ -1,4 +1,4 @@
-"""Tells people, the log folder and the store where the time of each recovery went."""
+"""Reports the durations of each recovery in the log, the log folder and the store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from launcher.workers.reports.worker_channel import WorkerChannel
 
 
 class RecoveryReporter:
-    """One agent's: it is told what happens, and speaks once for each recovery, on one node of the job."""
+    """Observes one agent; one node of the job reports each recovery, once."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class RecoveryReporter:
         begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_own: Callable[[Recovery], None],
     ) -> None:
-        """`clock` is the agent's, which its workers share (CLOCK_BOOTTIME). `tasks`: of a parameter-server job.
+        """Take the agent's `clock`, which its workers share (CLOCK_BOOTTIME). `tasks`: for a parameter-server job.
 
-        `begin` begins a task that ends with the agent. `on_own` gets each recovery that is over on this node,
-        whoever tells of it.
+        `begin` starts a task that ends with the agent. `on_own` gets each finished recovery of this node, even if
+        another node reports it.
         """
         self._begin = begin
         self._timeline = (PsRecoveryRecorder if tasks else RecoveryRecorder)(node, started_at() or clock())
@@ -68,14 +68,14 @@ class RecoveryReporter:
         self._on_own = on_own
 
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
-        """Note an event that came at `arrived`, before its actions are performed."""
+        """Record an event that arrived at `arrived`, before its actions are performed."""
         self._timeline.observe(facts, event, actions, arrived=arrived, now=self._clock())
         for found in self._timeline.beginnings:
             self._store.note(events.of_beginning(found, self._node, time.time()))
         self._plan()
 
     def on_worker_event(self, event: NurseryEvent) -> None:
-        """Note what the nursery says."""
+        """Record an event of the fork server."""
         match event:
             case protocol.ChildrenForked():
                 self._timeline.spawned(event.g, self._clock())
@@ -84,7 +84,7 @@ class RecoveryReporter:
                 self._timeline.failed(event.g, min(event.at_s, self._clock()), self._clock())
 
     async def close(self, limit_s: float) -> None:
-        """Tell what is known of a recovery that nobody will see the end of: this agent ends, within `limit_s`."""
+        """Report what is known about an unfinished recovery within `limit_s`, because this agent ends."""
         if self._timer is not None:
             self._timer.cancel()
         while (recovery := self._timeline.take(self._clock())) is not None:
@@ -98,7 +98,7 @@ class RecoveryReporter:
             await asyncio.gather(*late, return_exceptions=True)
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Note what a worker says."""
+        """Record a message of a worker."""
         timeline, g, now = self._timeline, heard.g, self._clock()
         match message:
             case JoiningGroup():
@@ -116,11 +116,11 @@ class RecoveryReporter:
         self._plan()
 
     def _plan(self) -> None:
-        """Come back when something is to be told."""
+        """Set the timer for the next report."""
         due_at = self._timeline.due_at
         if self._timer is not None:
             if due_at is not None and self._timer_at == due_at:
-                return  # Replaced at each message, it would never fire while very many come.
+                return  # If each message replaced the timer, it would never fire while very many come.
             self._timer.cancel()
             self._timer = None
         if due_at is not None:
@@ -146,7 +146,7 @@ class RecoveryReporter:
         task.add_done_callback(self._asking.discard)
 
     async def _ask(self, found: Recovery) -> None:
-        """Another node knows how it began, and has put that into the history."""
+        """Read from the history how the recovery began, if another node knows that."""
         try:
             noted = await self._store.beginning(found)
             if noted is not None:

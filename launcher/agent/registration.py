@@ -1,4 +1,4 @@
-"""What a node brings into a job: its ports, what it registers, and the spec that it would write."""
+"""Opens a node: its ports, its registration record, and the job spec that it would write."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from launcher.system.clock import boottime
 
 
 async def open_node(config: Config, node: str, host: str, closing: AsyncExitStack) -> tuple[AgentCore, PeerListener]:
-    """The core of a node that begins, and its listener; `closing` closes it and releases the ports of the node."""
-    # Several nodes of one machine that have loopback addresses of their own can each hold the control port there.
+    """Return the core and the listener of a new node; `closing` closes it and releases the ports of the node."""
+    # Several nodes of one host that have separate loopback addresses can each hold the control port there.
     listening = host if only_here(host, static_hosts(config)) else ""
     held = closing.enter_context(hold_ports(config, host, listening))
     listener = PeerListener(listening, config.job_id, node, held.link)
@@ -46,11 +46,11 @@ def hold_ports(config: Config, own: str, listening: str) -> AbstractContextManag
     meets = not roles.servers or parse_host_port(roles.servers[0])[0] == own  # Server 0 may be here.
     control = roles.http_port if meets else 0
     wanted = wanted_ports(roles, own)
-    return node_ports(wanted, within=config.port_range, control=control, flag="--http_port", host=listening)
+    return node_ports(wanted, within=config.port_range, control=control, flag="--http-port", host=listening)
 
 
 def initial_state(config: Config, node: str, host: str, held: NodePorts, now: float) -> AgentState:
-    """What the core of this node's agent knows at its start. `now` is the agent's clock, in seconds."""
+    """Return the state of this node's core at its start. `now` is the agent's clock, in seconds."""
     versions = own_versions(config)
     spec = JobSpec(
         mode=JobMode(config.run_mode),
@@ -78,7 +78,7 @@ def initial_state(config: Config, node: str, host: str, held: NodePorts, now: fl
         allow_mismatch=config.allow_mismatch,
         np_given=config.np_given,
     )
-    limits = Timeouts(config.grace_s, config.loss_grace_s, elastic_timeout_s=config.elastic_timeout_s)
+    limits = Timeouts(config.stop_timeout_s, config.failure_stop_timeout_s, join_timeout_s=config.join_timeout_s)
     facts = AgentState(
         me, JobKeys(config.job_id, config.key_prefix), limits, DecisionPolicy(node, kill_s=2 * KILL_S), now=now
     )

@@ -27,13 +27,13 @@ from launcher.workers.node_output import NodeOutput
 
 
 def run(config: Config, disk: LogWriterClient, outputs: StdioRedirect) -> int:
-    """Run one node until the job, or this node's part in it, has ended; the exit code. Its logs go to `disk`."""
+    """Run one node until the job, or this node's part in it, has ended; return the exit code. Its logs go to `disk`."""
     raise_priority()
     return asyncio.run(_run(config, disk, outputs))
 
 
 async def _run(config: Config, disk: LogWriterClient, outputs: StdioRedirect) -> int:
-    """Do the work; the second signal ends it at once, wherever it is."""
+    """Run the agent; the second signal ends it immediately, in any state."""
     signals = SignalQueue()
     consoles = outputs.console(1), outputs.console(2)
     work = asyncio.create_task(_work(config, disk, consoles, signals), name="agent")
@@ -70,7 +70,7 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
             with _status_block(console, agent) if out.live else nullcontext():
                 return await agent.run(connecting)
         except (ElasticError, JoinInterrupted) as error:
-            agent_log.file_only(str(error))  # Why it ends is in its log, too.
+            agent_log.file_only(str(error))  # The log file gets the reason too.
             raise
         finally:
             agent_log.close()
@@ -86,7 +86,7 @@ async def _work(config: Config, disk: LogWriterClient, consoles: tuple[Console, 
 
 
 def _status_block(console: Console, agent: Agent) -> AbstractContextManager[object]:
-    """The status below the output, until the context ends; rich is loaded for that alone."""
+    """Show the status block below the output until the context ends. Only this imports rich."""
     with frozen_imports.frozen_imports():
         from launcher.terminal.status_block import StatusBlock
     return closing(StatusBlock(console, 2, agent.block))

@@ -1,6 +1,6 @@
-"""An agent's part in the job, once etcd is reached: the core, this node's workers, and their observers.
+"""Connects the core, this node's workers and their observers, once etcd is reached.
 
-`launcher.agent.core_driver` drives the core. There is no policy here.
+`launcher.agent.core_driver` drives the core. This module holds no policy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from launcher.workers.reports.states import TrackedProcess
 
 
 class AgentSession:
-    """What takes part in the job once etcd is reached, until the core ends the agent."""
+    """An agent's part in the job, from the moment at which etcd is reached until the core ends the agent."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AgentSession:
         store: Store,
         listener: PeerListener,
     ) -> None:
-        """`listener` listens to the other nodes."""
+        """Take the `listener` that accepts connections of the other nodes."""
         agent_log = out.agent_log
         node, host, keys = core.facts.me.node, core.facts.me.member.host, core.facts.keys
         self._core = core
@@ -81,7 +81,7 @@ class AgentSession:
             listener,
             events,
             agent_log,
-            # A seat is given away as soon as the right to it has ended: no gate waits for anybody's word.
+            # A parameter-server job gives a slot away as soon as its lease has ended; no restart barrier waits for it.
             read_every=READ_EVERY if config.run_mode == "collective" else 0.0,
             on_refresh_failed=monitor.collector.refresh_failed if monitor is not None else lambda _: None,
             on_look=self._inspect_server.take,
@@ -107,14 +107,14 @@ class AgentSession:
             store,
             keys,
             node,
-            config.reach_timeout_s,
+            config.partition_timeout_s,
             linked=driver.links.linked,
             tell=self._unreached,
             give_up=workers.give_up,
         )
 
     async def run(self, *work: Coroutine[Any, Any, None]) -> int:
-        """Take part until the core ends the agent; the exit code. `work` runs with it, and ends it by an error."""
+        """Take part until the core ends the agent; return the exit code. An error in `work` also ends the agent."""
         versions = self._core.facts.me.member.versions
         self._agent_log.debug(f"on this node: {', '.join(f'{name} {text}' for name, text in versions.items())}")
         return await self._driver.run(
@@ -135,7 +135,7 @@ class AgentSession:
 
     @property
     def joined(self) -> bool:
-        """Whether this node has joined."""
+        """Return whether this node has joined."""
         return self._core.facts.registration.joined_at is not None
 
     def block(self) -> BlockContent:
@@ -143,12 +143,12 @@ class AgentSession:
         return block_content(self._core.facts, self._workers.states.seen, said=self._driver.wait_reporter.sentence)
 
     def reading(self) -> AgentReading:
-        """What monitors see of this node."""
+        """Return the state of this node for the monitoring endpoint."""
         driver = self._driver
         return AgentReading(self._core.facts, driver.wait_reporter.sentence, driver.history.dropped)
 
     def _snapshot(self) -> NodeSnapshot:
-        """How this node stands, for an operator who asks."""
+        """Return the state of this node for the status endpoint."""
         return snapshot(
             self._core.facts,
             self._workers.states,
@@ -161,7 +161,7 @@ class AgentSession:
         )
 
     def _observe(self, event: agent_events.Event, wanted: Sequence[actions.Action], arrived_at: float) -> None:
-        """Tell the observers of the core what an event brings, before its actions are performed.
+        """Pass an event to the observers of the core, before its actions are performed.
 
         The order matters for JSON lines: they have the new generation before an observer writes one.
         """
@@ -179,7 +179,7 @@ class AgentSession:
             self._agent_log.debug(row)
 
     def _after_event(self, event: agent_events.Event, wanted: Sequence[actions.Action]) -> None:
-        """Tell those who look at what an event and its actions have led to."""
+        """Update the observers of the state that an event and its actions have led to."""
         self._failures.after_event()
         self._event_log.observe(self._core.facts, event, wanted, self._core.taken)
         self._death_proofs.check(self._core.facts)
@@ -187,7 +187,7 @@ class AgentSession:
             self._imports.loaded(proven, incarnation=self._started.incarnation)
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
+        """Pass a message of a worker to the observers, which do not depend on each other."""
         for observer in (
             self._note_checkpoint,
             self._recovery_reporter.on_message,
@@ -199,11 +199,11 @@ class AgentSession:
             self._monitor.on_message(heard, message)
 
     def on_worker_event(self, event: NurseryEvent) -> None:
-        """Tell of what the nursery says."""
+        """Pass an event of the fork server to the observers."""
         self._recovery_reporter.on_worker_event(event)
 
     async def _settle(self, limit_s: float) -> None:
-        await self._recovery_reporter.close(limit_s)  # It notes something in the history.
+        await self._recovery_reporter.close(limit_s)  # It adds to the history.
         await asyncio.gather(
             *(
                 publisher.settle(limit_s)
@@ -212,10 +212,10 @@ class AgentSession:
         )
 
     async def _stop(self) -> None:
-        self._workers.stop(0.0, "because the agent ends")
+        self._workers.stop(0.0, "because the agent is exiting")
         await self._inspect_server.close()
 
-    # --- what the core asks for -----------------------------------------------------------------------------------
+    # --- actions of the core ---------------------------------------------------------------------------------------
 
     def _perform(self, action: actions.Action) -> None:
         match action:
@@ -230,27 +230,27 @@ class AgentSession:
             case actions.PublishClusterSpec():
                 self._workers.lists.write(action.generation)
             case actions.StopWorkers():
-                if not action.planned:  # To leave in order the workers need each other once more.
+                if not action.planned:  # To stop at an agreed step the workers need each other once more.
                     self._partition_watch.end()
-                self._workers.stop(action.grace_s, action.why, planned=action.planned)
+                self._workers.stop(action.stop_timeout_s, action.why, planned=action.planned)
             case actions.ExtendRunDeadline():
                 self._workers.run_until(action.t)
             case actions.ReportFailure():
                 self._failures.judged(action.cause)
-                self._agent_log.info(f"{action.note}; the job goes on" if action.note else "the job goes on")
+                self._agent_log.info(f"{action.note}; the job continues" if action.note else "the job continues")
             case actions.ReportVerdict(verdict=verdict, late=late):
                 if verdict.status is FinalStatus.FAILED and verdict.cause is not None and not late:
                     self._failures.judged(verdict.cause)
                 self._driver.report_verdict(action)
 
     def _unreached(self, g: int, nodes: tuple[str, ...], late: Sequence[int]) -> None:
-        """Workers wait, and these nodes are not reached from here; those in `late` have waited for too long."""
-        numbers = {"limit_s": self._config.reach_timeout_s, "nodes": ", ".join(nodes)}
+        """Report that workers wait and these nodes are unreachable; the workers in `late` have waited too long."""
+        numbers = {"limit_s": self._config.partition_timeout_s, "nodes": ", ".join(nodes)}
         exits = self._workers.watched(g, UNREACHED, dict.fromkeys(late, numbers))
         self._events.put_nowait(agent_events.PeersUnreachable(g, nodes, exits))
 
     def _note_checkpoint(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """A worker says that a checkpoint is complete."""
+        """Record that a worker reports a checkpoint complete."""
         if isinstance(message, CheckpointSaved) and (started := self._started) is not None:
             run, g = started.generation.run, started.generation.g
             self._saved.committed(message.step, message.folder, run=run, g=g, incarnation=started.incarnation)

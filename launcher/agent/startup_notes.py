@@ -1,4 +1,4 @@
-"""What an agent says of itself when it joins: the address, interface and GPUs that it chose, and what may go wrong."""
+"""What an agent logs when it joins: the address, interface and GPUs that it chose, and warnings."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from launcher.system.folder_checks import CHECKPOINTS, folder_warning
 def log_startup_notes(
     agent_log: AgentLog, config: Config, host: str, environ: Mapping[str, str], known: Sequence[str] = ()
 ) -> None:
-    """Say once where this node is, and warn of what the doctor would warn of and is quick to see.
+    """Log the address of this node, and the warnings of those checks of the doctor that are quick.
 
-    `known` are warnings of things that were looked at before, "" for none.
+    `known` are the results of earlier checks, "" for none.
     """
     also = [node for node in node_lock.held(config.job_id) if node_id.is_of(node, host)]
     if also and not is_loopback(host):
         others = f"nodes {', '.join(also)} run" if len(also) > 1 else f"node {also[0]} runs"
         agent_log.info(
-            f"{others} on this machine in the same job: this command makes one node more, with the same cards"
+            f"{others} on this host in the same job: this command adds another node, which uses the same GPUs"
         )
     hosts = static_hosts(config)
     local = only_here(host, hosts)
@@ -38,7 +38,7 @@ def log_startup_notes(
         agent_log.warning(warning)
     for variable, wanted in misnamed(environ, psutil.net_if_addrs()).items():
         agent_log.warning(
-            f"{variable} is {wanted}, and no interface here fits; use one that ip link lists, or unset it"
+            f"{variable} is {wanted}, which matches no interface of this host; use one that ip link lists, or unset it"
         )
     if hint := bridge_hint(host, config.servers, inside=in_container()):
         agent_log.warning(hint)
@@ -47,4 +47,4 @@ def log_startup_notes(
         agent_log.warning(warning)
     gpus = config.gpu_ids[: config.slots]
     if gpus and (config.shown_gpus or "CUDA_VISIBLE_DEVICES" in environ):
-        agent_log.info(f"cards of this node, in the order of the local ranks: {', '.join(gpus)}")
+        agent_log.info(f"GPUs of this node, in the order of the local ranks: {', '.join(gpus)}")

@@ -1,7 +1,7 @@
-"""What a node's core asks of the store, done; and what the store tells, brought to the core.
+"""Performs the store actions of a node's core, and turns the store's answers into events for the core.
 
-Whoever runs a core has one of these: the agent of `elastic-launch`, and torchrun's plugin. It keeps the mirror, the
-lease and its session, sends transactions, and says once that etcd is away and once that it is back.
+Each process that runs a core has one instance: the agent of `elastic-launch`, and torchrun's plugin. It owns the
+mirror, the lease and its session, sends transactions, and logs once that etcd is unavailable and once that it is back.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from launcher.system.clock import boottime
 from launcher.system.time_limit import wait_at_most
 
 CLOSING_LIMIT_S = 1.0
-"""Giving back the lease takes at most this long; otherwise it ends by itself."""
+"""Time limit for revoking the lease; after that the lease expires on its own."""
 REVOKE_AGAIN_S = 0.5
-"""Before a store that did not answer is asked again to end a lease."""
+"""Pause before another attempt to revoke a lease, if the store did not answer."""
 REFUSED_PAUSE_S = 1.0
-"""Before a store that refuses this node is asked for the same again."""
+"""Pause before a request is repeated that the store refused."""
 DAMAGED_MAX = 32
-"""Unreadable documents of nodes that are named, each once: whoever may write below the prefix can make any number."""
+"""Unreadable documents of nodes that are logged, each once: a client with write access can create any number."""
 AWAY: Final[Mapping[type[StoreError], str]] = {
     StoreDenied: "refuses this node",
     TooLarge: "holds more than this node reads",
 }
-"""What a store does that this node cannot use, by the error; any other one does not answer."""
+"""The reason why this node cannot use the store, by error; for any other error the store does not answer."""
 
 StoreAction = (
     actions.SendTransaction
@@ -54,11 +54,11 @@ StoreAction = (
     | actions.RevokeLease
     | actions.RefreshLease
 )
-"""The actions that are done here."""
+"""The actions that this module performs."""
 
 
 class StoreActions:
-    """One node's dealings with the store. `put` takes the events for the core; `learn` sees each view before it."""
+    """One node's requests to the store. `put` takes events for the core; `learn` gets each view before the core."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class StoreActions:
         read_every: float = session.READ_EVERY,
         on_refresh_failed: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
-        """`begin` runs a coroutine beside the others, and hears of its death; `read_every` is the session's.
+        """Take `begin`, which runs a coroutine as a task whose error ends the caller; `read_every` is the session's.
 
-        `on_refresh_failed` gets the error of each refresh of a lease that fails.
+        `on_refresh_failed` gets the error of each failed renewal of the lease.
         """
         self._store = store
         self._facts = facts
@@ -97,16 +97,16 @@ class StoreActions:
         self._lease: int | None = None
         self._damaged: set[str] = set()
         self._let_in = False
-        """Whether the store has ever taken a transaction of this node."""
+        """Whether the store has ever accepted a request of this node."""
         self._troubled: set[str] = set()
 
     async def run(self) -> None:
-        """Follow the store until this is cancelled."""
+        """Follow the store until cancelled."""
         self.perform(actions.MirrorKeys(complete=False))
         await self._mirror.run()
 
     def perform(self, action: StoreAction) -> None:
-        """Begin what the core asks for; the answer is an event."""
+        """Start an action that the core requests; its result is an event."""
         match action:
             case actions.SendTransaction():
                 self._begin(self._send(action.transaction))
@@ -130,7 +130,7 @@ class StoreActions:
                 self._begin(self._revoke(action.lease))
 
     async def give_back_lease(self) -> None:
-        """Leave at once instead of after the lease's time, if the store answers quickly."""
+        """Revoke the lease, so that the node is gone at once instead of when the lease expires."""
         if self._lease is not None:
             await wait_at_most(CLOSING_LIMIT_S, self._revoke(self._lease))
 
@@ -147,28 +147,28 @@ class StoreActions:
             self._name_damaged(view)
 
     def _name_damaged(self, view: StoreView) -> None:
-        """Name each document that cannot be read once; of those that the job does not stand on, only the first few."""
+        """Log each unreadable document once; of those that the job does not depend on, only the first few."""
         for key in view.damaged:
             if key in self._damaged or (len(self._damaged) > DAMAGED_MAX and key not in view.unreadable):
                 continue
             self._damaged.add(key)
             if len(self._damaged) > DAMAGED_MAX and key not in view.unreadable:
-                self._agent_log.warning("more documents in etcd cannot be read; elastic-ctl status names all of them")
+                self._agent_log.warning("more etcd keys cannot be parsed; elastic-ctl status lists all of them")
             else:
-                self._agent_log.warning(f"{key} in etcd cannot be read and is not used; fix or delete it")
+                self._agent_log.warning(f"ignoring etcd key {key}: cannot parse it; restore or delete it")
 
     def _trouble(self, whose: str, error: StoreError | None) -> None:
-        """Say once that etcd is away, and once that it is back: the lease or the view notices it first."""
+        """Log once that etcd is unavailable, and once that it is back; the lease or the view detects it first."""
         before = bool(self._troubled)
         (self._troubled.discard if error is None else self._troubled.add)(whose)
         if error is not None and not before:
             what = next((words for kind, words in AWAY.items() if isinstance(error, kind)), "does not answer")
-            self._agent_log.info(f"etcd {what} ({error}); what runs goes on as long as it may")
+            self._agent_log.info(f"etcd {what} ({error}); workers continue while their lease is valid")
         elif before and not self._troubled:
             self._agent_log.info("etcd answers again")
 
     def _tolerate_denied(self, error: StoreError) -> None:
-        """Take a no for an outage: a right, a password or room comes back. At the start it is the end."""
+        """Treat a refusal as an outage, since permissions or space can be restored; at the start raise it."""
         if isinstance(error, StoreDenied):
             if not self._let_in:
                 raise error
@@ -181,7 +181,7 @@ class StoreActions:
                 self._put(agent_events.LeaseRefreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
             case session.LeaseLost():
                 self._trouble("lease", None)
-                self._agent_log.info(f"this node's lease is lost: {event.reason}")
+                self._agent_log.info(f"lost this node's lease: {event.reason}")
                 self._put(agent_events.SessionLost(lease, event.reason))
             case session.KeepaliveFailed():
                 self._on_refresh_failed(event.error)
@@ -198,7 +198,7 @@ class StoreActions:
         except (OutcomeUnknown, StoreUnavailable) as error:
             self._agent_log.debug(f"{transaction.kind}: {error}")
             self._put(agent_events.TransactionAnswered(transaction, None))
-        except StoreError as error:  # The lease that it names is gone; the session will say so, too.
+        except StoreError as error:  # Its lease no longer exists; the session will also report that.
             self._agent_log.debug(f"{transaction.kind}: {error}")
             self._put(agent_events.TransactionAnswered(transaction, False, self._store.revision_seen))
         else:
@@ -210,7 +210,7 @@ class StoreActions:
                 self._history.add(transaction)
 
     async def _look(self, wanted: KeyRange, answer: Callable[[bool | None], agent_events.Event]) -> None:
-        """Answer whether there is any key in a range; None: the store does not say."""
+        """Report whether a range has any key; None if the store does not answer."""
         try:
             listing = await self._store.list(wanted, keys_only=True, limit=1)
         except StoreError as error:
@@ -245,13 +245,13 @@ class StoreActions:
         self._session = self._begin(kept_alive)
 
     async def _revoke(self, lease: int) -> None:
-        """End a lease. A store that does not answer is asked again: while a dead node's key stands its gate waits."""
+        """Revoke a lease, and retry if the store does not answer: restarts wait while the key of a dead node exists."""
         while True:
             try:
                 return await self._store.revoke(lease)
             except (OutcomeUnknown, StoreUnavailable, StoreDenied) as error:
-                self._agent_log.debug(f"a lease could not be ended yet ({error})")
+                self._agent_log.debug(f"cannot revoke a lease yet ({error})")
             except StoreError as error:
-                self._agent_log.debug(f"a lease could not be ended ({error}); it ends by itself")
+                self._agent_log.debug(f"cannot revoke a lease ({error}); it will expire")
                 return None
             await asyncio.sleep(REVOKE_AGAIN_S)

@@ -1,4 +1,4 @@
-"""The way to the store: tried until it is there, within --connect_timeout, and told to people."""
+"""Connects to the store: retries within --connect-timeout, and logs what it waits for."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from launcher.system.clock import boottime
 CONNECT_PAUSE_S = 0.5
 CONNECT_LINE_EVERY_S = 10.0
 ATTEMPT_MIN_S = 1.0
-"""An attempt has at least so long, however short --connect_timeout is."""
+"""Minimum time limit of an attempt, however short --connect-timeout is."""
 
 
 async def resolve(config: Config) -> str:
-    """The host under which the other nodes know this one."""
+    """Return the host name or address that the other nodes use for this node."""
     if config.host in static_hosts(config):
-        return config.host  # It was found in the list, as it is written there.
+        return config.host  # An entry of --ips, spelled as there.
     return addresses.advertised(config.host, os.environ, config.servers, config.nic)
 
 
@@ -33,18 +33,18 @@ T = TypeVar("T")
 
 
 class JoinInterrupted(Exception):
-    """A signal came before the job was joined."""
+    """A signal arrived before this node joined the job."""
 
     def __init__(self, number: signal.Signals) -> None:
-        super().__init__(f"{number.name}: ended before it had joined")
+        super().__init__(f"{number.name}: interrupted before joining the job")
         self.exit_code = 128 + number
 
 
 class StoreConnector:
-    """Tries until the store is there, within --connect_timeout, and says what it waits for."""
+    """Retries until the store answers, within --connect-timeout, and logs what it waits for."""
 
     def __init__(self, config: Config, interrupted: asyncio.Future[signal.Signals]) -> None:
-        """The limit begins now. `interrupted` is the first signal."""
+        """Start the clock of the limit. `interrupted` is the first signal."""
         self._config = config
         self._interrupted = interrupted
         self._ends_at = boottime() + config.connect_timeout_s
@@ -56,9 +56,9 @@ class StoreConnector:
         agent_log: AgentLog,
         last_error: Callable[[], StoreError | None] = lambda: None,
     ) -> T:
-        """The first answer of `call`.
+        """Retry `call` until it succeeds, and return its result.
 
-        `last_error` tells why the attempt that is under way has had no answer so far, if that is known.
+        `last_error` returns why the current attempt has had no answer so far, if known.
         Raises `StoreUnavailable` after the limit, `JoinInterrupted` when a signal comes.
         """
         while True:
@@ -73,17 +73,17 @@ class StoreConnector:
             self._raise_if_interrupted()
 
     async def unless_interrupted(self, wait: Awaitable[None]) -> None:
-        """Wait for that. Raises `JoinInterrupted` as soon as a signal comes."""
+        """Wait for an awaitable. Raises `JoinInterrupted` as soon as a signal comes."""
         (await self._attempt(wait)).result()
 
     async def _attempt(self, work: Awaitable[T], limit_s: float | None = None) -> asyncio.Future[T]:
-        """What became of this: it has ended, or was cancelled at the limit."""
+        """Run `work` until it ends or the limit cancels it; return it."""
         attempt = asyncio.ensure_future(work)
         either: set[asyncio.Future[Any]] = {attempt, self._interrupted}
         try:
             await asyncio.wait(either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            attempt.cancel()  # This does nothing to one that is done.
+            attempt.cancel()  # No effect if it is done.
         await asyncio.wait({attempt})
         if attempt.cancelled():
             self._raise_if_interrupted()
@@ -95,12 +95,12 @@ class StoreConnector:
 
     def _wait_or_raise(self, error: StoreError, agent_log: AgentLog) -> None:
         config, now = self._config, boottime()
-        servers, hint = ", ".join(config.servers), "is it running, and is --elastic_server right?"
+        servers, hint = ", ".join(config.servers), "is it running, and is --elastic-server correct?"
         if config.served_by:
-            servers, hint = f"{servers}, which {config.served_by} serves", host_list.unreachable_hint(config.served_by)
+            servers, hint = f"{servers}, which {config.served_by} hosts", host_list.unreachable_hint(config.served_by)
         if now >= self._ends_at:
             raise StoreUnavailable(
-                f"no etcd within {config.connect_timeout_s:g} s at {servers} ({error}); {hint} --connect_timeout waits "
+                f"no etcd within {config.connect_timeout_s:g} s at {servers} ({error}); {hint} --connect-timeout waits "
                 "longer"
             ) from error
         if now >= self._said_at + CONNECT_LINE_EVERY_S:

@@ -1,4 +1,4 @@
-"""What runs on this node, by name, for the other nodes to compare. Nothing of it is imported: torch costs seconds."""
+"""The versions of what runs on this node, for the other nodes to compare. Nothing is imported: torch takes seconds."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from launcher import __version__
 from launcher.config.config import Config
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
-"""The packages that torch's wheels bring NCCL in. A torch that was built otherwise has it inside, and tells nothing."""
+"""The packages that bring NCCL for torch's wheels. In other builds of torch the version of NCCL is not known."""
 DIGEST_CHARACTERS = 12
 DIGEST_BYTES_MAX = 64 << 20
-"""A larger file is no script; reading it would delay the start."""
+"""A larger file is not a script, and reading it would delay the start."""
 TEXT_MAX = 100
-"""Characters of one version, as the store's documents have it."""
+"""Maximum characters of one version in the store's documents."""
 
 
 def own_versions(config: Config) -> Mapping[str, str]:
-    """The versions of this node and its script.
+    """Return the versions of this node and its script.
 
-    An executable brings a Python of its own, or none, so that those of this process say nothing about it: then there
-    are only the launcher's version and the script.
+    For an executable these are only the versions of the launcher and of the script: it may run another Python than
+    this process, or none.
     """
     found = installed() if config.python else {}
     found = {**found, "launcher": __version__, "script": script_digest(config)}
@@ -35,13 +35,13 @@ def own_versions(config: Config) -> Mapping[str, str]:
 
 
 def installed() -> dict[str, str]:
-    """Python, torch and NCCL of this interpreter; "" for what is not installed."""
+    """Return the versions of Python, torch and NCCL of this interpreter; "" for those that are not installed."""
     nccl = next((found for name in NCCL_PACKAGES if (found := _wheel(name))), "")
     return {"python": platform.python_version(), "torch": _wheel("torch") or package_version("torch"), "nccl": nccl}
 
 
 def script_digest(config: Config) -> str:
-    """The first digits of the SHA-256 of the script's file; "" if there is no such file, or not one to read."""
+    """Return the first digits of the SHA-256 of the script's file; "" if it cannot be read."""
     path = _module_file(config.script) if config.module else Path(config.script)
     if path is None:
         return ""
@@ -50,15 +50,15 @@ def script_digest(config: Config) -> str:
             return ""
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_CHARACTERS]
-    except (OSError, ValueError):  # It cannot be read; a worker says so.
+    except (OSError, ValueError):  # It cannot be read; a worker will report that.
         return ""
 
 
 def _wheel(name: str) -> str:
-    """The version of a package that an installer has unpacked from a wheel; "" if there is none.
+    """Return the version of a package that was installed from a wheel; "" if there is none.
 
-    `importlib.metadata` finds the same, but loads the parser of emails and has it read all that torch says of itself,
-    at each start of a node.
+    `importlib.metadata` finds the same, but imports the email parser, which reads all metadata of torch, at each start
+    of a node.
     """
     for place in sys.path:
         for metadata_file in Path(place or os.curdir).glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"):
@@ -70,8 +70,8 @@ def _wheel(name: str) -> str:
 
 
 def package_version(name: str) -> str:
-    """The version of a package however it was installed; "" if it is not."""
-    from importlib.metadata import PackageNotFoundError, version  # It loads half of email, and is rarely needed.
+    """Return the version of a package however it was installed; "" if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # Slow to import, and rarely needed.
 
     try:
         return version(name)
@@ -80,7 +80,7 @@ def package_version(name: str) -> str:
 
 
 def _module_file(name: str) -> Path | None:
-    """The file that `python -m name` runs, None if it is not in a plain place. Nothing is imported."""
+    """Return the file that `python -m name` runs, None if there is no plain file. Nothing is imported."""
     places: list[str] | None = [os.getcwd(), *sys.path]
     spec = None
     parts = name.split(".")

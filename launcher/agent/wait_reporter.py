@@ -1,7 +1,7 @@
-"""What this node waits for, in words: said when it becomes something else, and every 10 s while nothing happens.
+"""Logs what this node waits for: at each change, and every 10 s while nothing happens.
 
-The leader says what it has decided. Another node says what the leader has sent it (`launcher.agent.wait_teller`), and
-without that only what it knows itself.
+The leader logs its own decision. Another node logs what the leader has sent it (`launcher.agent.wait_teller`), or, if
+the leader sent nothing, what the node knows itself.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ FIRST_S = 1.0
 EVERY_S = 10.0
 SPARE_EVERY_S = 60.0
 WORD_S = 3.0
-"""Seconds after this node began to wait in which the leader has sent it the reason, or does not."""
+"""Seconds after the start of a wait within which the leader sends its reason, if at all."""
 REACHED_MAX = 64
-"""The leader tries to reach so many others each time that it says what it waits for."""
+"""Nodes that the leader tries to reach for each report."""
 
 WAITING = (Phase.JOINING, Phase.SPARE, Phase.GATED, Phase.DONE)
 AT_WORK = (Reason.TRAINING, Reason.FINISHING)
-"""A world runs; who is not in it is a spare."""
+"""Workers run; a node without workers is a spare."""
 SAID_AT_ONCE = (Reason.MISSING, Reason.BELOW_MIN, Reason.UNPROVEN, Reason.BACKOFF, Reason.UNREADABLE, Reason.NO_SPEC)
 
 
 class WaitReporter:
-    """Looks at the core, and at what the leader has sent this node."""
+    """Reports the wait of one node, from its core and from what the leader has sent it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WaitReporter:
         clock: Callable[[], float],
         heard: Callable[[], HeardWait | None],
     ) -> None:
-        """`heard` gives what the leader has sent this node, if that still counts."""
+        """Take `heard`, which returns what the leader has sent this node, None if that no longer applies."""
         self._core = core
         self._store = store
         self._agent_log = agent_log
@@ -58,11 +58,11 @@ class WaitReporter:
         self._code: Reason | None = None
         self._said = self._newest = ""
         self._since: float | None = None
-        """Since when this node waits; a world that ran for a moment only counts, too."""
+        """When this node began to wait; any run of its workers, however short, restarts the wait."""
 
     @property
     def sentence(self) -> str:
-        """What this node waits for as far as is known now, "" if it does not wait. Nobody is asked for it."""
+        """Return what this node waits for as far as it knows, "" if it does not wait. Sends no request."""
         if self._core.phase not in WAITING:
             return ""
         decision, heard, now = self._core.facts.succession.decision, self._heard(), self._clock()
@@ -74,7 +74,7 @@ class WaitReporter:
         return decision.reason_at(now) + (words(absent_nodes(self._core.facts.view)) if asked else "")
 
     def after_event(self) -> None:
-        """Say what this node, which leads, waits for, as soon as that becomes something else."""
+        """Log what this node waits for if it is the leader and that has changed."""
         self._note_time()
         decision = self._core.facts.succession.decision
         code = decision.code if decision is not None else None
@@ -89,7 +89,7 @@ class WaitReporter:
                     self._agent_log.debug(f"leader: {decision.reason}")
 
     def on_heard(self) -> None:
-        """Say soon what the leader has sent this node, if it waits for something else now."""
+        """Log soon what the leader has sent this node, if it waits for something else now."""
         heard = self._heard()
         code = heard.code if heard is not None else None
         if code != self._heard_code:
@@ -97,7 +97,7 @@ class WaitReporter:
             self._news.set()
 
     async def run(self) -> None:
-        """While this node has no work, say why, and for how long that has been so."""
+        """Log, while this node has no work, the reason and the duration so far."""
         pause = FIRST_S
         while True:
             await wait_at_most(pause, self._news.wait())
@@ -106,7 +106,7 @@ class WaitReporter:
             pause = EVERY_S if since is None else await self._report(since)
 
     async def _report(self, since: float) -> float:
-        """Say what this node waits for; the seconds until it is to be said again."""
+        """Log what this node waits for; return the seconds until the next report."""
         code, reason = await self._reason(since)
         self._newest = reason
         waited_s = self._clock() - since
@@ -114,7 +114,7 @@ class WaitReporter:
             spare = code in AT_WORK and self._core.phase is Phase.SPARE
             so_far = f" ({waited_s:.0f} s so far)" if waited_s >= EVERY_S / 2 else ""
             text = f"{'spare: ' if spare else ''}{reason}{so_far}"
-            if text != self._said:  # It was said in this moment, when it became so.
+            if text != self._said:  # `after_event` has just logged it.
                 self._agent_log.info(text)
             self._said = ""
         if not reason and waited_s < WORD_S:
@@ -122,7 +122,7 @@ class WaitReporter:
         return SPARE_EVERY_S if code in AT_WORK else EVERY_S
 
     def _note_time(self) -> float | None:
-        """Since when this node waits, None while it does not."""
+        """Return when this node began to wait, None while it does not."""
         if self._core.phase not in WAITING:
             self._since, self._newest = None, ""
         elif self._since is None:
@@ -130,32 +130,32 @@ class WaitReporter:
         return self._since
 
     def _old_news(self, code: Reason | None) -> bool:
-        """Tell whether this is the last word before etcd fell silent: a world runs, and this node has no work."""
+        """Return whether this decision is outdated: it says that workers run, but those of this node have ended."""
         return code is Reason.TRAINING and self._core.phase is Phase.DONE
 
     def _leaves(self, code: Reason | None) -> bool:
-        """Tell whether this node leaves, so that it does not wait for other nodes."""
+        """Return whether this node is leaving, and therefore does not wait for other nodes."""
         return code in ASKED and self._core.facts.leaving.drain is not None
 
     async def _reason(self, since: float) -> tuple[Reason | None, str]:
-        """What this node waits for, and which of the leader's reasons that is, if any."""
+        """Return what this node waits for, and the code of the leader's reason if there is one."""
         facts = self._core.facts
         if not facts.registration.prepared:
-            return None, "this node loads torch for its workers"
+            return None, "importing torch for workers"
         decision = facts.succession.decision
         if isinstance(decision, WaitDecision) and not self._old_news(decision.code):
             reason = decision.reason_at(self._clock())
             if decision.code in ASKED:
                 reason += words(absent_nodes(facts.view, await self._unreached()))
             return decision.code, reason
-        try:  # Without etcd nothing comes of a decision, and no news of one.
+        try:  # Without etcd no decision takes effect, and no news arrives.
             await self._store.list(KeyRange.key(facts.keys.spec), keys_only=True)
         except StoreError as error:
             return None, f"etcd does not answer ({error})"
         return (None, "") if decision is not None else self._told(since)
 
     def _told(self, since: float) -> tuple[Reason | None, str]:
-        """What the documents or the leader say to a node that does not lead; if nobody says anything, only that."""
+        """Return what a node that is not the leader waits for, from the documents or the leader's message."""
         facts, heard, now = self._core.facts, self._heard(), self._clock()
         if facts.store.looks:
             for precondition in PRECONDITIONS:
@@ -168,10 +168,10 @@ class WaitReporter:
         if not facts.registration.registered:
             return None, "this node is not registered yet"
         leader = f" {facts.view.leader.value.node}" if facts.view.leader is not None else ""
-        return None, f"waiting for the leader{leader}, which has not said yet for what"
+        return None, f"waiting for the leader{leader}, which has not sent the reason yet"
 
     async def _unreached(self) -> dict[str, str]:
-        """Nodes that are registered and do not answer this one, and why; of a large job only some are asked."""
+        """Return the registered nodes that do not answer this one, and why; in a large job only some are tried."""
         facts = self._core.facts
         others = [(node, stored.value) for node, stored in facts.view.members.items() if node != facts.me.node]
         found = await check_reachable(facts.keys.job_id, dict(others[:REACHED_MAX]))

@@ -1,8 +1,8 @@
-"""What nodes without work wait for: the leader tells them over its links, because it alone remembers since when.
+"""Sends nodes without work what they wait for, over the leader's links: only the leader knows since when.
 
-Nodes wait that are outside the newest generation, that are at its gate, or whose workers are done. Each is told once
-for each wait: times go as what is left of them, and the node counts them down on its own clock. A wait that ends within
-`TELL_AFTER_S` is sent to nobody, and of many in a row the newest counts.
+A node waits if it is outside the newest generation or at its restart barrier, or if its workers are done. The leader
+sends one message for each wait. Times are sent as remaining seconds, and the node counts them down on its own clock. A
+wait that ends within `TELL_AFTER_S` is not sent, and of several in a row only the newest.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from launcher.job.absent_nodes import ASKED, absent_nodes, words
 from launcher.wire.link_messages import WaitTold, wait_told
 
 TELL_AFTER_S = 1.0
-"""While a thousand nodes join, or stop their workers, what they wait for changes a thousand times."""
+"""While a thousand nodes join or stop their workers, the wait changes a thousand times."""
 
 
 def waiting_nodes(facts: AgentState) -> frozenset[str]:
-    """The linked nodes that have no work now."""
+    """Return the linked nodes that have no work now."""
     generation, go = facts.generation, facts.view.go
     if generation is None or go is None or go.value.g != generation.g:
         return facts.links.up
@@ -29,7 +29,7 @@ def waiting_nodes(facts: AgentState) -> frozenset[str]:
 
 
 class WaitTeller:
-    """The leader's part: looks at its decision after every event, and tells the nodes that wait when it is another."""
+    """Examines the leader's decision after every event, and notifies the waiting nodes of a change."""
 
     def __init__(
         self, facts: AgentState, tell: Callable[[Collection[str], WaitTold], None], clock: Callable[[], float]
@@ -38,14 +38,14 @@ class WaitTeller:
         self._tell = tell
         self._clock = clock
         self._seen: tuple[object, object] = (None, None)
-        """The decision and the links that were looked at last."""
+        """The decision and the links at the last check."""
         self._timer: asyncio.TimerHandle | None = None
         self._told: tuple[Reason, str, tuple[float, ...]] | None = None
         self._whom: frozenset[str] = frozenset()
-        """The nodes that got the message, and whose link is up still."""
+        """The nodes that got the message and whose link is still up."""
 
     def after_event(self) -> None:
-        """Look again soon if this node leads and something has changed; cheap if not."""
+        """Schedule a check if this node is the leader and something has changed; cheap otherwise."""
         decision, up = self._facts.succession.decision, self._facts.links.up
         if decision is None:
             self._told = None
@@ -57,7 +57,7 @@ class WaitTeller:
                 self._timer = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._look)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Send no more messages."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,100 +1,89 @@
-"""The command line as text: cut at the script, read by the table of flags, and explained by --help.
+"""The command line as text: split at the script, and read with the table of flags.
 
-argparse only lays out the help. It cannot tell where the script begins when it meets a flag that it does not know.
+argparse cannot find the script behind a flag that it does not know, so it is not used here.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from elastic.errors import ConfigError
 from launcher.config import readers
-from launcher.config.durations import FORMS, METAVAR, duration_text
-from launcher.config.flags import BY_NAME, FLAGS
+from launcher.config.flags import BY_NAME, BY_OLD_NAME, FLAGS
 from launcher.config.job_settings import JobSettings
-from launcher.config.setting import BASE, HELP_GROUPS, WORKER_MARK, Flag, Scope
+from launcher.config.setting import WORKER_MARK, Flag, Scope, option
+from launcher.config.torchrun_names import ALIASES, NO_EFFECT, STANDALONE_NOTE, no_effect_note
 from launcher.net.endpoints import PORT_MAX
 
-HELP_WIDTH: Final = 110
-"""Columns of the help, unless the terminal has fewer."""
 SUGGESTION_CUTOFF = 0.7
-"""How alike (0 to 1) a mistyped flag must be to a real one for it to be proposed."""
+"""The similarity (0 to 1) from which a flag is suggested for a mistyped one."""
+
+OLD_NAMES_UNTIL: Final = "0.3"
+"""The release that no longer accepts old names of flags and variables."""
 
 START_PORTS: Final = ("FLAGS_START_PORT", "PADDLE_PORT")
-"""Paddle's variables for the first of a node's ports; the second counts beside TRAINER_PORTS_NUM only."""
+"""Paddle's variables for the first of a node's ports; the second counts only with TRAINER_PORTS_NUM."""
 
 HINTS: Final[Mapping[str, str]] = {
-    # Paddle's launchers, the older ones first.
+    # Paddle's launchers, older ones first.
     "cluster_node_ips": "use --ips",
     "selected_gpus": "use --gpus",
     "node_ip": "use --host",
     "use_paddlecloud": "leave it out: the variables of PaddleCloud are read where they are set",
-    "started_port": "use --port_range LOW:HIGH",
-    "start_port": "use --port_range LOW:HIGH",
+    "started_port": "use --port-range LOW:HIGH",
+    "start_port": "use --port-range LOW:HIGH",
     "log_level": "use --verbose or --quiet",
-    "print_config": "leave it out; --verbose says more",
+    "print_config": "use --explain",
     "endpoints": "use --servers",
     "devices": "use --gpus",
-    "xpus": "leave it out: the cards are NVIDIA's (--gpus), or none",
-    "npus": "leave it out: the cards are NVIDIA's (--gpus), or none",
-    "mlus": "leave it out: the cards are NVIDIA's (--gpus), or none",
-    "selected_xpus": "leave it out: the cards are NVIDIA's (--gpus), or none",
-    "selected_npus": "leave it out: the cards are NVIDIA's (--gpus), or none",
-    "master": "use --elastic_server HOST:PORT",
-    "rank": "leave it out: the nodes agree on their order in etcd, or take it from --ips",
-    "ranks": "leave it out: a rank is M_id * N + N_id",
+    "xpus": "leave it out: only NVIDIA GPUs are supported (--gpus)",
+    "npus": "leave it out: only NVIDIA GPUs are supported (--gpus)",
+    "mlus": "leave it out: only NVIDIA GPUs are supported (--gpus)",
+    "selected_xpus": "leave it out: only NVIDIA GPUs are supported (--gpus)",
+    "selected_npus": "leave it out: only NVIDIA GPUs are supported (--gpus)",
+    "master": "use --elastic-server HOST:PORT",
+    "rank": "leave it out: nodes agree on their ranks in etcd, or take them from the order of --ips",
+    "ranks": "leave it out: a rank is node rank * workers per node + local rank",
     "trainers": "use --workers",
-    "trainer_num": "use --worker_num",
-    "coordinators": "leave it out: there is no such role here",
-    "coordinator_num": "leave it out: there is no such role here",
-    "heter_devices": "use --gpus; heterogeneous workers take the cards of their node",
-    "gloo_port": "use --http_port",
+    "trainer_num": "use --worker-num",
+    "coordinators": "leave it out: elastic-launch has no such role",
+    "coordinator_num": "leave it out: elastic-launch has no such role",
+    "heter_devices": "use --gpus; heterogeneous workers use the GPUs of their node",
+    "gloo_port": "use --http-port",
     "with_gloo": "leave it out: the script chooses its backend",
     "backend": "leave it out: the script chooses its backend",
     "scale": "use elastic-ctl scale --np MIN:MAX, or --np with --force",
-    "max_restart": "use --max_restarts",
-    "elastic_level": "leave it out: --np MIN:MAX says how far a job may shrink and grow",
+    "max_restart": "use --max-restarts",
+    "elastic_level": "leave it out: --np MIN:MAX is the range of nodes",
     "elastic_pre_hook": "leave it out: run it before the launcher",
-    "sort_ip": "use --ips for an order of your own",
+    "sort_ip": "use --ips to choose the order",
     "enable_gpu_log": "leave it out",
     "legacy": "leave it out",
-    # torchrun.
-    "nnodes": "use --np (2, or 1:4)",
-    "rdzv_endpoint": "use --elastic_server HOST:PORT",
-    "rdzv_id": "use --job_id",
-    "rdzv_backend": "leave it out: nodes always meet in etcd",
-    "rdzv_conf": "leave it out: --lease_ttl, --silence_timeout, --settle and --connect_timeout are flags of their own",
-    "standalone": "leave it out: without --elastic_server the job runs on this machine alone",
-    "node_rank": "leave it out: the nodes agree on their order in etcd",
-    "master_addr": "leave it out: the nodes agree on the master in etcd",
-    "master_port": "use --ctrl_port, or leave it out: any free port will do",
+    # torchrun. The names that work here are in `torchrun_names`.
     "monitor_interval": "leave it out: an exit is noticed at once",
-    "start_method": "leave it out: workers are processes of their own",
+    "start_method": "leave it out: every worker is a separate process",
     "event_log_handler": "leave it out",
     "role": "leave it out: ROLE_NAME is always default",
-    "no_python": "leave it out: a script that does not end in .py is run as it is",
     "run_path": "leave it out: a script that ends in .py is run by this python",
-    "module": "use -m",
-    "redirects": "leave it out: each worker has a log in --log_dir; --console says what is shown",
-    "r": "leave it out: each worker has a log in --log_dir; --console says what is shown",
+    "redirects": "leave it out: each worker has a log in --log-dir; --console selects what is shown",
+    "r": "leave it out: each worker has a log in --log-dir; --console selects what is shown",
     "tee": "use --console",
     "t": "use --console",
     "local_ranks_filter": "use --console",
-    "logs_specs": "use --log_dir and --console",
+    "log_line_prefix_template": "leave it out: with --console all, lines begin with node and rank",
+    "print_completion": "use elastic-ctl completion bash, zsh or fish",
+    "logs_specs": "use --log-dir and --console",
     "duplicate_stdout_filters": "leave it out",
     "duplicate_stderr_filters": "leave it out",
-    "local_addr": "use --host",
     "numa_binding": "leave it out: bind in the script, or start it under numactl",
-    "signals_to_handle": "leave it out: SIGTERM, SIGINT and SIGHUP are heard",
-    "virtual_local_rank": "use --one_card_per_worker; LOCAL_RANK stays the place on the node",
-    "shutdown_timeout": "use --grace",
+    "signals_to_handle": "leave it out: the agent handles SIGTERM, SIGINT and SIGHUP",
+    "virtual_local_rank": "use --isolate-gpus; LOCAL_RANK stays the rank on the node",
+    "shutdown_timeout": "use --stop-timeout",
 }
-"""Flags of other launchers, and of older ones, with what to write instead."""
+"""Flags of other launchers that are not accepted, with what to write instead."""
 
 
 QUESTIONS: Final = {
@@ -104,29 +93,55 @@ QUESTIONS: Final = {
     "--help_env": "help_env",
     "--version": "version",
 }
-"""Flags that are answered with a text, whatever else is there."""
+"""Flags that print a text and end the program, whatever the other arguments are."""
+
+
+EXPLAIN: Final = "--explain"
+"""Print the resolved settings instead of starting anything."""
+MODULE: Final = ("-m", "--module")
+"""Run the script as a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFlag:
+    """One flag of the command line: its name, its text ("" for a switch), and how it was written."""
+
+    name: str
+    text: str
+    written: str
+    typed: str = ""
+    """The text that the user typed, if an alias converts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitCommandLine:
-    """A command line, cut at the script. `flags` are `(name, text)` in order; a switch has the text ""."""
+    """A command line, split at the script. `notes` are lines about flags that have no effect."""
 
-    flags: tuple[tuple[str, str], ...]
+    given: tuple[GivenFlag, ...]
     script: str
     script_args: tuple[str, ...]
     module: bool
     asks: str = ""
-    """"help", "help_env" or "version" when one of them was asked for, which then is all that counts."""
+    """"help", "help_env" or "version" if one of these flags is set; all other fields are then empty."""
+    explain: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> tuple[tuple[str, str], ...]:
+        """The name and the text of every flag, in order: by its current name, whatever alias was written."""
+        return tuple((flag.name, flag.text) for flag in self.given)
 
 
 def split_argv(argv: Sequence[str]) -> SplitCommandLine:
-    """Cut a command line into our flags and the script with all that belongs to it.
+    """Split a command line into the flags of elastic-launch, the script and the arguments of the script.
 
-    The first word that is no flag, or what follows `--` or `-m`, is the script. Dashes in a flag's name count as
-    underscores; names are never abbreviated. Raises `ConfigError` for a flag that does not exist or lacks its value.
+    The first word that is not a flag, or the word after `--`, is the script. Dashes in a flag's name count as
+    underscores; names are never abbreviated. Raises `ConfigError` for a flag that does not exist or lacks its value,
+    and for an alias that contradicts its flag.
     """
-    flags: list[tuple[str, str]] = []
-    rest = list(argv)
+    given: list[GivenFlag] = []
+    notes: dict[str, None] = {}
+    rest, module, explain = list(argv), "", False
     while rest:
         word = rest[0]
         if word == "--":
@@ -137,45 +152,95 @@ def split_argv(argv: Sequence[str]) -> SplitCommandLine:
         rest.pop(0)
         if word in QUESTIONS:
             return SplitCommandLine((), "", (), False, asks=QUESTIONS[word])
-        if word == "-m":
-            if not rest:
-                raise ConfigError("-m needs the name of a module")
-            return SplitCommandLine(tuple(flags), rest[0], tuple(rest[1:]), True)
-        flags.append(_flag(word, rest))
-    return SplitCommandLine(tuple(flags), rest[0] if rest else "", tuple(rest[1:]), False)
+        if word in MODULE:
+            module = word
+        elif word == EXPLAIN:
+            explain = True
+        elif (name := _name(word)) in NO_EFFECT:
+            _text(word, "VALUE", rest)
+            notes[no_effect_note(name)] = None
+        else:
+            given.append(_flag(word, rest))
+    if module and not rest:
+        raise ConfigError(f"{module} needs the name of a module")
+    if any(flag.name == "standalone" for flag in given):
+        if any(flag.written == "--rdzv-endpoint" for flag in given):
+            notes[STANDALONE_NOTE] = None
+        given = [flag for flag in given if flag.written != "--rdzv-endpoint"]
+    _check_aliases(given)
+    script = rest[0] if rest else ""
+    return SplitCommandLine(tuple(given), script, tuple(rest[1:]), bool(module), explain=explain, notes=tuple(notes))
 
 
-def _flag(word: str, rest: list[str]) -> tuple[str, str]:
-    """Read one flag; takes its value from `rest` unless it came with "=". Only there may it look like a flag."""
-    written, equals, text = word.partition("=")
-    name = written.lstrip("-").replace("-", "_")
-    flag = BY_NAME.get(name)
-    if flag is None or not written.startswith("--"):
-        raise ConfigError(_unknown(written, name))
+def _name(word: str) -> str:
+    """Return the name in a word that may be a flag with its value; "" for a short flag."""
+    written = word.partition("=")[0]
+    return written[2:].replace("-", "_") if written.startswith("--") else ""
+
+
+def _flag(word: str, rest: list[str]) -> GivenFlag:
+    """Read one flag; takes its value from `rest` unless it came with "="."""
+    written, name = word.partition("=")[0], _name(word)
+    alias = ALIASES.get(name)
+    flag = BY_NAME.get(alias.flag if alias else name) or BY_OLD_NAME.get(name)
+    if flag is None and written in (*MODULE, EXPLAIN):
+        raise ConfigError(_takes_no_value(written))
+    if flag is None:
+        raise ConfigError(_unknown(written, written.lstrip("-").replace("-", "_")))
     if flag.switch:
-        if equals:
-            raise ConfigError(f"{written} is a switch and takes no value; write {written} alone")
-        return flag.name, ""
-    if not equals:
-        if not rest or rest[0].startswith("--") or rest[0] == "-m":
-            raise ConfigError(f"{written} needs a value ({flag.metavar})")
-        text = rest.pop(0)
-    return flag.name, text
+        if written != word:
+            raise ConfigError(_takes_no_value(written))
+        return GivenFlag(flag.name, "", option(name))
+    text = _text(word, (alias and alias.metavar) or flag.metavar, rest)
+    if alias is None:
+        return GivenFlag(flag.name, text, option(name))
+    return GivenFlag(flag.name, readers.read_as(option(name), alias.convert, text), option(name), text)
+
+
+def _takes_no_value(written: str) -> str:
+    return f"{written} is a switch and takes no value; write {written} alone"
+
+
+def _text(word: str, metavar: str, rest: list[str]) -> str:
+    """Return the value of a flag: the text after "=", or the next word, which is removed from `rest`.
+
+    A value that looks like a flag is only accepted after "=".
+    """
+    written, equals, text = word.partition("=")
+    if equals:
+        return text
+    if not rest or rest[0].startswith("--") or rest[0] == "-m":
+        raise ConfigError(f"{written} needs a value ({metavar})")
+    return rest.pop(0)
+
+
+def _check_aliases(given: Sequence[GivenFlag]) -> None:
+    """Raise `ConfigError` if an alias and its flag have different values."""
+    of_aliases = {flag.name: flag for flag in given if _name(flag.written) in ALIASES}
+    own = {flag.name: flag for flag in given if _name(flag.written) not in ALIASES}
+    for name in of_aliases.keys() & own.keys():
+        alias, flag = of_aliases[name], own[name]
+        if alias.text.strip() != flag.text.strip():
+            means = f" (which means {option(name)} {alias.text})" if alias.typed != alias.text else ""
+            raise ConfigError(
+                f"{alias.written} {alias.typed}{means} and {flag.written} {flag.text} contradict each other; "
+                "leave one out"
+            )
 
 
 def _unknown(written: str, name: str) -> str:
     if name in HINTS:
         return f"no such argument: {written}; {HINTS[name]}"
-    close = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=SUGGESTION_CUTOFF)
+    close = difflib.get_close_matches(name, (*BY_NAME, *ALIASES), n=1, cutoff=SUGGESTION_CUTOFF)
     if close:
-        return f"no such argument: {written}; did you mean --{close[0]}?"
-    return f"no such argument: {written}; --help lists all, and a script's own arguments come after the script"
+        return f"no such argument: {written}; did you mean {option(close[0])}?"
+    return f"no such argument: {written}; --help lists all; arguments of the script come after the script"
 
 
 def given_values(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The value of every flag that was given, by field: the command line first, then the environment.
+    """The value of every flag that was given, by field: from the command line, else from the environment.
 
-    An empty variable counts as not set.
+    An empty variable counts as not set. Raises `ConfigError` for a wrong value.
     """
     return {
         BY_NAME[name].field: readers.read_as(source, BY_NAME[name].read or readers.boolean, text)
@@ -184,31 +249,56 @@ def given_values(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str
 
 
 def sources(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str, str]:
-    """For every flag that was given, by name: how it was written, `--np` or the variable that stands for it."""
+    """The source of every value that was given, by the name of its flag: the flag as written, or a variable."""
     return {name: source for name, (source, _) in _given(line, environ).items()}
 
 
+def deprecations(named: Mapping[str, str]) -> tuple[str, ...]:
+    """Return one warning for each old name among the sources that `sources` returns."""
+    warnings = []
+    for name, source in named.items():
+        flag = BY_NAME[name]
+        current = flag.option if source.startswith("--") else flag.variables[0]
+        if source in flag.deprecated:
+            warnings.append(f"{source} is now {current}; the old name works until {OLD_NAMES_UNTIL}")
+    return tuple(warnings)
+
+
 def _given(line: SplitCommandLine, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """For every flag that was given, by name: how it was written, and its text."""
-    written = {name: (f"--{name}", "1" if BY_NAME[name].switch else text) for name, text in line.flags}
-    found = {flag.name: written.get(flag.name) or _from_environment(flag, environ) for flag in FLAGS}
-    return {name: (source, text) for name, (source, text) in found.items() if source}
+    """The source and the text of every value that was given, by the name of its flag."""
+    written = {flag.name: (flag.written, "1" if BY_NAME[flag.name].switch else flag.text) for flag in line.given}
+    given = {flag.name: written.get(flag.name) or _from_environment(flag, environ) for flag in FLAGS}
+    return {name: (source, text) for name, (source, text) in given.items() if source}
 
 
 def named_values(asked: Mapping[str, str | None], environ: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
-    """The values of some flags alone, by field, for other commands: `asked` (by name) first, then the environment.
+    """Return the values of the flags `names`, by field, for other commands: from `asked`, else from the environment.
 
-    The key prefix has its default. Inside a worker the job is the worker's. Raises `ConfigError`.
+    `asked` is by name. The key prefix has its default. Inside a worker the job is the worker's. Raises `ConfigError`.
     """
-    flags = tuple((name, text) for name in names if (text := asked.get(name)) is not None)
+    return {"key_prefix": JobSettings.key_prefix, **given_values(*_named(asked, environ, names))}
+
+
+def named_deprecations(
+    asked: Mapping[str, str | None], environ: Mapping[str, str], names: Sequence[str]
+) -> tuple[str, ...]:
+    """The warnings about old names of variables from which `named_values` takes values."""
+    return deprecations(sources(*_named(asked, environ, names)))
+
+
+def _named(
+    asked: Mapping[str, str | None], environ: Mapping[str, str], names: Sequence[str]
+) -> tuple[SplitCommandLine, Mapping[str, str]]:
+    """A command line of the flags that were given, and the environment without the variables of other flags."""
+    given = tuple(GivenFlag(name, text, option(name)) for name in names if (text := asked.get(name)) is not None)
     others = {variable for flag in FLAGS if flag.name not in names for variable in flag.variables} | {*START_PORTS}
     ours = {name: text for name, text in environ.items() if name not in others and name != WORKER_MARK}
-    return {"key_prefix": JobSettings.key_prefix, **given_values(SplitCommandLine(flags, "", (), False), ours)}
+    return SplitCommandLine(given, "", (), False), ours
 
 
 def _from_environment(flag: Flag, environ: Mapping[str, str]) -> tuple[str, str]:
     for variable in flag.variables:
-        if variable == flag.own_variable and Scope.WORKER in flag.scope and WORKER_MARK in environ:
+        if variable in flag.own_variables and Scope.WORKER in flag.scope and WORKER_MARK in environ:
             continue
         text = environ.get(variable, "").strip()
         if text:
@@ -233,58 +323,3 @@ def _start_port(environ: Mapping[str, str]) -> tuple[str, str]:
         if text:
             return variable, f"{readers.read_as(variable, readers.port, text)}:{PORT_MAX}"
     return "", ""
-
-
-def help_text() -> str:
-    """The whole help, in groups, each flag with its default and its environment variable."""
-    return help_parser().format_help()
-
-
-def help_parser() -> argparse.ArgumentParser:
-    """A parser that has every flag, for its help alone."""
-    width = min(HELP_WIDTH, shutil.get_terminal_size((HELP_WIDTH, 0)).columns)
-    parser = argparse.ArgumentParser(
-        prog="elastic-launch",
-        usage="elastic-launch [flags] script.py [arguments of the script]\n"
-        "       elastic-launch [flags] -m module [arguments of the module]\n\n"
-        "examples:\n"
-        "  elastic-launch --gpus 0,1,2,3 train.py --batch_size=64\n"
-        '  elastic-launch --gpus=2,3 --ips="192.168.0.1,192.168.0.2" train.py --batch_size=64\n'
-        "  elastic-launch --server_num 2 --worker_num 2 train.py\n"
-        "  elastic-launch --elastic_server 127.0.0.1:2379 --job_id job1 --np 2 train.py",
-        description="Run a PyTorch training script on nodes that come and go. The same command on every node.",
-        epilog="Precedence: flag, ELASTIC_<FLAG>, PADDLE_..., default; --help-env lists the variables. "
-        "Dashes in names work, abbreviations do not. "
-        f"A {METAVAR} is {FORMS}. "
-        "Exit codes: 0 completed, 1 training failed, 2 wrong command line or set-up, 3 refused by the job, "
-        "4 nothing wrong here, try again, 128+n this agent was ended by signal n.",
-        add_help=False,
-        allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=width),
-    )
-    groups = {name: parser.add_argument_group(name) for name in HELP_GROUPS}
-    groups[BASE].add_argument("-h", "--help", action="store_true", help="show this help")
-    groups[BASE].add_argument("--help-env", action="store_true", help="show every variable, read or set")
-    groups[BASE].add_argument("--version", action="store_true", help="show the version")
-    groups[BASE].add_argument("-m", metavar="MODULE", help="run a module as a script, like python -m")
-    for flag in FLAGS:
-        text = f"{flag.help} (default: {_shown(flag)}; {', '.join(_shown_variables(flag))})".replace("%", "%%")
-        groups[flag.group].add_argument(f"--{flag.name}", help=text, **argparse_kind(flag))
-    return parser
-
-
-def argparse_kind(flag: Flag) -> dict[str, Any]:
-    """How argparse reads a flag: with a value, or without one as the text ""."""
-    return {"action": "store_const", "const": ""} if flag.switch else {"metavar": flag.metavar}
-
-
-def _shown(flag: Flag) -> str:
-    if flag.shown:
-        return flag.shown
-    if flag.switch:
-        return "off"
-    return duration_text(flag.default) if flag.metavar == METAVAR else str(flag.default)
-
-
-def _shown_variables(flag: Flag) -> tuple[str, ...]:
-    return (flag.variables[0], *flag.environs)

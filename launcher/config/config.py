@@ -1,4 +1,4 @@
-"""The frozen `Config` of a node: what the user asked for. `launcher.config.parse` makes one."""
+"""The frozen `Config` of a node: the user's configuration. `launcher.config.parse` creates it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.config.store_access import NOBODY, Credentials
 from launcher.config.worker_settings import CheckpointSettings, LogSettings, SupervisionSettings, WarmSettings
 
 PYTHON_ENDINGS: Final = (".py", ".pyc", ".pyz")
-"""Scripts that python runs; anything else is run as it is."""
+"""Scripts that python runs; anything else is run as a program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,21 +32,22 @@ class Config(
     WarmSettings,
     LogSettings,
 ):
-    """What the user asked for. `parse` fills it, `check` replaces what only the machine can tell.
+    """The user's configuration. `parse` fills it, `check` adds the values that depend on the machine.
 
-    It is all groups of settings at once: whatever needs one group takes that as its type. The fields below have no
+    It combines all groups of settings; code that needs one group takes that group as its type. The fields below have no
     flag. `script` is a path, a module (`module`) or an executable. `given` are the flags of the command line as they
-    were read, for the command lines of further nodes. `gpu_ids` are those that this machine is to use, as
-    CUDA_VISIBLE_DEVICES names them, () for the CPU; `warnings` are lines to say once at the start.
+    were read, for the command lines of further nodes. `gpu_ids` are the GPUs that this machine uses, as
+    CUDA_VISIBLE_DEVICES names them, () for the CPU; `warnings` and `notes` are lines to print once at the start;
+    --quiet leaves out the notes.
 
-    `servers` are etcd's endpoints as `host:port`, empty for an etcd of our own, and speak TLS with `tls`. `slots` is
-    the number of workers on this node: 0 until `check` where `slots_word` says it with a word; with parameter servers
-    1, and `roles` says what runs where. `np_given` tells whether the user named np; `host` is what others are to use,
-    "" to find it by the route to the store.
+    `servers` are etcd's endpoints as `host:port`, empty if elastic-launch starts etcd; with `tls` they use TLS. `slots`
+    is the number of workers on this node: 0 until `check` if `slots_word` is given instead; with parameter servers it
+    is 1, and `roles` is the layout. `np_given` tells whether the user set np; `host` is this node's address for others,
+    "" to find it by the route to etcd.
 
-    Where all hosts are named (`launcher.config.ps_layout.static_hosts`) and there is no server, `served_by` is the host
-    that serves etcd for all, and `servers` is the endpoint there; `serves` tells whether that is this node.
-    `paddlecloud`: `ips` came from PaddleCloud's variables.
+    If all hosts are listed (`launcher.config.ps_layout.static_hosts`) without --elastic-server, `served_by` is the host
+    that starts etcd for all, and `servers` is its endpoint; `serves` tells whether that is this node. `paddlecloud`
+    tells whether `ips` came from PaddleCloud's variables.
     """
 
     script: str
@@ -63,20 +64,21 @@ class Config(
     given: tuple[tuple[str, str], ...] = ()
     gpu_ids: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def shown_gpus(self) -> tuple[str, ...]:
-        """The cards that workers are to see, by local rank; () leaves CUDA_VISIBLE_DEVICES alone."""
-        return self.gpu_ids if self.gpus or self.one_card_per_worker else ()
+        """The GPUs that workers see, by local rank; () leaves CUDA_VISIBLE_DEVICES unchanged."""
+        return self.gpu_ids if self.gpus or self.isolate_gpus else ()
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """`servers` as a client of etcd takes them: with https:// in front when they speak TLS."""
+        """`servers` as a client of etcd takes them: with https:// in front if they use TLS."""
         return store_access.endpoints(StoreEndpoints(self.servers, self.tls))
 
     @property
     def store_access(self) -> store_access.StoreAccess:
-        """The way into etcd."""
+        """Access to etcd."""
         return store_access.StoreAccess(self.endpoints, self.login, self.certificates)
 
     @property
@@ -86,13 +88,13 @@ class Config(
 
     @property
     def list_flag(self) -> str:
-        """Where `ips` came from, for messages."""
+        """The source of `ips`, for messages."""
         return paddlecloud.LIST if self.paddlecloud else "--ips"
 
     @property
     def python(self) -> bool:
-        """Tell whether python runs the script."""
-        return self.module or self.script.endswith(PYTHON_ENDINGS)
+        """Return whether python runs the script."""
+        return self.module or (self.script.endswith(PYTHON_ENDINGS) and not self.no_python)
 
 
 def worker_argv(config: Config) -> tuple[str, ...]:

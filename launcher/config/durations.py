@@ -12,19 +12,19 @@ DURATION_MAX_S: Final = 30 * 24 * 3600.0
 LEASE_TTL_MIN_S: Final = 2
 LEASE_TTL_MAX_S: Final = 600
 SILENCE_TIMEOUT_MIN_S: Final = 0.1
-"""Four heartbeats fit into it, in jobs of up to 50 nodes. More often than every 25 ms they would cost each node a
-visible share of a core."""
+"""Room for four heartbeats in jobs of up to 50 nodes. Heartbeats more frequent than every 25 ms would cost each node a
+noticeable share of a core."""
 
 METAVAR: Final = "DURATION"
 FORMS: Final = "10s, 5m, 1h30m or 500ms; a number without a unit counts seconds"
 
 _UNITS_S: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-"""In the order in which a duration names them, each at most once."""
+"""The units, in the order in which a duration names them, each at most once."""
 _WITH_UNITS: Final = re.compile("".join(rf"(?:([0-9]+(?:\.[0-9]+)?){unit})?" for unit in _UNITS_S))
 
 
 def duration(low_s: float, high_s: float = DURATION_MAX_S) -> Callable[[str], float]:
-    """Make the reader of a duration from `low_s` to `high_s`, in seconds."""
+    """Return a reader of durations from `low_s` to `high_s`, in seconds."""
 
     def read(text: str) -> float:
         value = _seconds(text)
@@ -36,18 +36,18 @@ def duration(low_s: float, high_s: float = DURATION_MAX_S) -> Callable[[str], fl
 
 
 def lease_ttl(text: str) -> float:
-    """Whole seconds: etcd counts a lease in them."""
+    """Whole seconds, the unit of leases in etcd."""
     try:
         value = duration(LEASE_TTL_MIN_S, LEASE_TTL_MAX_S)(text)
     except ValueError as error:
-        raise ValueError(f"{error}; below 2 s one lost packet would look like a lost node") from None
+        raise ValueError(f"{error}; below 2 s one lost packet would look like a node failure") from None
     if value != int(value):
         raise ValueError(f"{text}: etcd counts a lease in whole seconds; use {math.ceil(value)}s")
     return value
 
 
 def silence_timeout(text: str) -> float:
-    """0, which turns heartbeats off, or a time in which a few heartbeats fit."""
+    """0, which turns heartbeats off, or a time with room for a few heartbeats."""
     value = duration(0, LEASE_TTL_MAX_S)(text)
     if 0 < value < SILENCE_TIMEOUT_MIN_S:
         least = duration_text(SILENCE_TIMEOUT_MIN_S)

@@ -1,7 +1,7 @@
 """Which entry of a list of hosts this node is.
 
-The list is the same on every node, so that the node has to find itself in it: by the name it was given, otherwise by
-the addresses of its own network interfaces.
+The list is the same on every node, so each node has to find its own entry: by the name in --host or POD_IP, otherwise
+by the addresses of its network interfaces.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from launcher.net import addresses
 from launcher.net.endpoints import as_ip
 
 LOOKUPS_AT_ONCE = 32
-"""Names are looked up side by side, so that one that is not known does not hold up the others."""
+"""Names are resolved in parallel, so that an unknown one does not delay the others."""
 NAMED_MAX = 16
-"""So many entries of a list are named in a message."""
+"""The most entries of a list that a message names."""
 
 
 def own_entry(
     hosts: Sequence[str], host: str, *, flag: str, source: str, is_hint: bool = False, required: bool = True
 ) -> str:
-    """The entry that is this node, exactly as it is written in the list.
+    """The entry of this node, exactly as it is written in the list.
 
-    `host` is the name that the node was given (by `source`), "" if it was given none; it is an entry itself, or has
-    an address of one. Without it the entry counts that has an address of this machine, or else begins with its name;
-    so it does where `host` is a hint that fits no entry. `flag` is where the list came from. Raises `ConfigError` when
-    several entries fit, and when none does; if none is `required`, the answer is `host` then.
+    `host` is the name of the node (from `source`), "" if it has none: an entry, or a name with an address of one.
+    Without `host`, or if it is a hint that matches no entry, the entry with an address of this machine counts, or else
+    the one that begins with its name. `flag` names the list in messages. Raises `ConfigError` if several entries match,
+    and if none does, unless no match is `required`: the result is then `host`.
     """
     if host in hosts or not hosts:
         return host
@@ -44,19 +44,18 @@ def own_entry(
         matching = [
             entry for entry in hosts if any(address.is_loopback or address in own for address in resolved[entry])
         ]
-    if by_address and not matching:  # A name may not resolve yet, but this machine knows what it is called.
+    if by_address and not matching:  # A name may not resolve yet, but this machine knows its host name.
         hostname = socket.gethostname().partition(".")[0].lower()
         matching = [entry for entry in hosts if as_ip(entry) is None and entry.partition(".")[0].lower() == hostname]
     if len(matching) == 1:
         return matching[0]
     if matching and by_address:
         raise ConfigError(
-            f"{joined(matching)} of {flag} {shown(hosts)} are all this machine; say with --host which of them this "
-            "node is"
+            f"{joined(matching)} of {flag} {shown(hosts)} are all addresses of this machine; choose one with --host"
         )
     if matching:
         raise ConfigError(
-            f"{source} {host} is the same machine as {joined(matching)} of {flag} {shown(hosts)}; write it as there"
+            f"{source} {host} matches {joined(matching)} of {flag} {shown(hosts)}; write it as in the list"
         )
     if not required:
         return host
@@ -67,12 +66,12 @@ def own_entry(
         )
     raise ConfigError(
         f"{flag} {shown(hosts)} has no address of this machine{_addresses('')}{_unknown(resolved)}; "
-        f"correct the list, or say with --host which entry this node is"
+        f"correct the list, or name the entry of this node with --host"
     )
 
 
 def shown(hosts: Sequence[str]) -> str:
-    """The list for a message, shortened if it is long."""
+    """The list as text for a message, shortened if it is long."""
     return shortened(hosts, NAMED_MAX, ",")
 
 
@@ -92,15 +91,15 @@ def _addresses(before: str) -> str:
 
 
 def first_host(hosts: Sequence[str]) -> str:
-    """The host that serves: the first in the order of text, the same for every order of the list."""
+    """The host that starts etcd: the first one when names are sorted, whatever the order of the list."""
     return min(hosts)
 
 
 def job_name(hosts: Sequence[str], script: str) -> str:
-    """A name that every node makes of the same hosts, in whatever order, and of the same script, in whatever folder.
+    """A job ID from the hosts, in any order, and the script's name, the same on every node.
 
-    It is the script's name and the hosts, or their digest if they are many. Another set of hosts, or another script, is
-    another job, so that no node of one job comes into another.
+    It is the script's name and the hosts, or their digest if there are many. Other hosts or another script result in
+    another job, so that no node joins a job that is not its own.
     """
     ordered = [re.sub(r"\.(py|pyc|pyz|sh)$", "", script.rstrip("/").rpartition("/")[2]), *sorted(hosts)]
     name = "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in ordered)
@@ -111,9 +110,9 @@ def job_name(hosts: Sequence[str], script: str) -> str:
 
 
 def unreachable_hint(host: str) -> str:
-    """What to look at when the host that serves was waited for in vain."""
+    """What to check if the host that starts etcd did not answer in time."""
     return f"does the same command run on {host}, with the same list of hosts?"
 
 
 NAME_LENGTH_MAX = 100
-"""A job that is named after all its hosts has no longer name than this."""
+"""The longest job ID that names all hosts."""

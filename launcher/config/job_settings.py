@@ -1,10 +1,10 @@
-"""The settings of a job: its store, its name, how many nodes it has and how long they wait for each other."""
+"""The settings of a job: etcd, its name, its number of nodes, and how long they wait for each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elastic.core.model import SETTLE_MAX_S, Np
+from elastic.core.model import JOIN_WINDOW_MAX_S, Np
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration, lease_ttl, silence_timeout
 from launcher.config.setting import ELASTIC, Scope, Settings, setting
@@ -12,30 +12,32 @@ from launcher.config.setting import ELASTIC, Scope, Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings(Settings, group=ELASTIC):
-    """The job's store: etcd's endpoints and the way into it, or the etcd that is started."""
+    """etcd: its endpoints and the credentials for it, or the one that elastic-launch starts."""
 
     servers: tuple[str, ...] = setting(
         (),
-        "etcd's endpoints: host:port, more of them with commas",
+        "the address of etcd: host:port; several endpoints of a cluster with commas",
         readers.servers,
         "HOST:PORT,...",
-        shown="an etcd of its own, on this machine",
+        shown="elastic-launch starts an etcd on this machine",
         name="elastic_server",
         environs=("PADDLE_ELASTIC_SERVER",),
         scope=Scope.STORE,
+        variable="ELASTIC_ETCD",
+        old_variables=("ELASTIC_SERVER", "ELASTIC_ELASTIC_SERVER"),
     )
     etcd_ca: str = setting(
         "",
-        "the authority that signed etcd's certificate, a file in PEM; with this and the two below TLS is spoken, "
-        "as with https:// in --elastic_server",
+        "the CA certificates with which etcd's certificate is verified, a PEM file; this flag and the next two turn on "
+        "TLS, as https:// in --elastic-server does",
         readers.path("a file"),
         "FILE",
-        shown="the authorities that this system trusts",
+        shown="the CA certificates of this system",
         scope=Scope.STORE,
     )
     etcd_cert: str = setting(
         "",
-        "our own certificate, a file in PEM, where etcd wants one of its clients",
+        "the client certificate, a PEM file, if etcd requires one",
         readers.path("a file"),
         "FILE",
         shown="none",
@@ -43,7 +45,7 @@ class StoreSettings(Settings, group=ELASTIC):
     )
     etcd_key: str = setting(
         "",
-        "the key of --etcd_cert, a file in PEM without a passphrase; workers do not get it",
+        "the private key of --etcd-cert, a PEM file without a passphrase; not passed to workers",
         readers.path("a file"),
         "FILE",
         shown="none",
@@ -51,7 +53,7 @@ class StoreSettings(Settings, group=ELASTIC):
     )
     etcd_user: str = setting(
         "",
-        "the user of etcd; the password comes from --etcd_password_file or ELASTIC_ETCD_PASSWORD",
+        "the etcd user; its password comes from --etcd-password-file or ELASTIC_ETCD_PASSWORD",
         readers.etcd_user,
         "NAME",
         shown="none",
@@ -59,7 +61,7 @@ class StoreSettings(Settings, group=ELASTIC):
     )
     etcd_password_file: str = setting(
         "",
-        "a file with the password of --etcd_user, one line; workers do not get it",
+        "a file with one line, the password of --etcd-user; not passed to workers",
         readers.path("a file"),
         "FILE",
         shown="none",
@@ -67,23 +69,31 @@ class StoreSettings(Settings, group=ELASTIC):
     )
     allow_plaintext_password: bool = setting(
         False,
-        "send the password of --etcd_user to an etcd without TLS on another machine, where everybody on the "
-        "network path can read it; without this flag that is refused",
+        "allow sending the password of --etcd-user to an etcd on another machine without TLS, although anyone on the "
+        "network path can read it",
         scope=Scope.STORE,
     )
     serve: str = setting(
         "",
-        "serve this job's etcd at this address of this machine, for nodes of other machines; they need the secret "
-        "of the job, and the command for them is printed; 0.0.0.0 or :: with --host: at all addresses of this machine",
+        "start this job's etcd at this address of this machine, for nodes on other machines, and print the command for "
+        "them, with the job secret that they need; 0.0.0.0 or :: listens at all addresses and needs --host",
         readers.serve,
         "ADDRESS[:PORT]",
-        shown="an etcd of its own is for this machine alone",
+        shown="nodes of this machine only",
+        scope=Scope.PARENT,
+        variable="ELASTIC_SERVE_ADDRESS",
+        old_variables=("ELASTIC_SERVE",),
+    )
+    standalone: bool = setting(
+        False,
+        "run one node with its own etcd, and ignore environment variables about etcd and other hosts; the default "
+        "without --elastic-server and without a list of hosts",
         scope=Scope.PARENT,
     )
     job_secret_file: str = setting(
         "",
-        "a file with one line, the same on every node: whoever has it gets into the etcd that --ips, --servers or "
-        "--serve serves, and nobody else; ELASTIC_JOB_SECRET has the secret itself; workers do not get it",
+        "a file with one line, the same on every node: the secret that the etcd of --serve, --ips or --servers "
+        "requires of its clients; or set ELASTIC_JOB_SECRET to the secret itself; not passed to workers",
         readers.path("a file"),
         "FILE",
         shown="none: with --serve a random one, with --ips and --servers no secret",
@@ -91,8 +101,8 @@ class StoreSettings(Settings, group=ELASTIC):
     )
     print_secret: bool = setting(
         False,
-        "with --serve: print the random secret in the command for other nodes also where stderr is no terminal: a "
-        "file, a pipe, a journal",
+        "with --serve: print the random job secret in the command for other nodes even if stderr is a file, a pipe or "
+        "a journal",
         scope=Scope.PARENT,
     )
 
@@ -103,43 +113,46 @@ class JobSettings(Settings, group=ELASTIC):
 
     job_id: str = setting(
         "",
-        "the name of the job, the same on every node; up to 128 letters, digits, '.', '_' and '-'",
+        "the name of the job, the same on every node: 1 to 128 letters, digits, '.', '_' and '-'",
         readers.job_id,
         "NAME",
-        shown="with a server none, with a list of hosts the script and their names, else a random one",
+        shown="required with --elastic-server; with a list of hosts made from their names and the script; else random",
         environs=("PADDLE_ELASTIC_JOB_ID",),
         scope=Scope.STORE | Scope.WORKER,
     )
     np: Np = setting(
         Np(low=1, high=1, first=1),
-        "nodes: N starts with N and goes on with what remains; N+ also takes in every node that joins; MIN:MAX "
-        "runs any number between; N:N needs all; with parameter servers the nodes of workers alone, and then servers "
-        "have nodes of their own",
+        "the number of nodes: N starts with N and continues with those that remain; N+ also admits every node that "
+        "joins; MIN:MAX runs any number in the range; N:N needs all N; with parameter servers it counts the nodes of "
+        "workers, and servers have separate nodes",
         readers.np,
         "N|N+|MIN:MAX",
-        shown="the number of --ips; with an etcd of its own 1+, or N+ with --local_nodes N; else --local_nodes or 1",
+        shown="the number of --ips; with --elastic-server --local-nodes or 1; else 1+, or N+ with --local-nodes N",
         environs=("PADDLE_ELASTIC_NP",),
         scope=Scope.JOB,
     )
-    settle_s: float = setting(
+    join_window_s: float = setting(
         3.0,
-        "a start with MIN:MAX, or a growth, waits this long after the last arrival, 15s at most in all",
-        duration(0, SETTLE_MAX_S),
+        "before a start with MIN:MAX, and before nodes are added, wait this long for further nodes after each one that "
+        "joins, at most 15s in all",
+        duration(0, JOIN_WINDOW_MAX_S),
         METAVAR,
         scope=Scope.JOB,
+        old_name="settle",
     )
-    grow_every_s: float | None = setting(
+    scale_up_interval_s: float | None = setting(
         None,
-        "newcomers are taken into a running job at most once in this time",
+        "the shortest time between two restarts that add nodes to a running job",
         duration(0),
         METAVAR,
-        shown="1m; without a limit for a script that saves before it leaves, with our library",
+        shown="1m; no limit if the script saves its state before a restart with the elastic library",
         scope=Scope.JOB,
+        old_name="grow_every",
     )
     lease_ttl_s: float = setting(
         5.0,
-        "a node that does not refresh its lease in etcd for this long is lost; whole seconds; less is faster and less "
-        "forgiving",
+        "a node that has not renewed its lease in etcd for this long has failed; whole seconds; a lower value reacts "
+        "faster and tolerates only shorter pauses",
         lease_ttl,
         METAVAR,
         scope=Scope.JOB,
@@ -147,46 +160,49 @@ class JobSettings(Settings, group=ELASTIC):
     silence_timeout_s: float = setting(
         1.0,
         "evict a node that has sent no heartbeat for this long, as soon as other nodes confirm that they cannot reach "
-        "it; 0.1s or more and less than --lease_ttl; a lower value reacts faster and tolerates only shorter pauses; 0 "
-        "turns heartbeats off, so that only --lease_ttl counts",
+        "it; 0.1s or more and less than --lease-ttl; a lower value reacts faster and tolerates only shorter pauses; 0 "
+        "turns heartbeats off, so that only --lease-ttl counts",
         silence_timeout,
         METAVAR,
         scope=Scope.JOB,
     )
-    store_outage_limit_s: float = setting(
+    etcd_outage_timeout_s: float = setting(
         120.0,
-        "the longest that nodes which hear each other train on while etcd cannot be reached; a new world waits "
-        "for it if the nodes of the old one disappeared without leaving the job",
+        "nodes that can reach each other continue training for this long while etcd is unreachable; if nodes disappear "
+        "without deregistering, the next generation waits until they must have stopped",
         duration(0),
         METAVAR,
         scope=Scope.JOB,
+        old_name="store_outage_limit",
     )
     connect_timeout_s: float = setting(
         60.0,
-        "how long to try to reach etcd at the start, before exit 4",
+        "try to reach etcd for this long at the start, then exit with code 4",
         duration(0),
         METAVAR,
-        shown="1m; 10m where a host of a list serves etcd",
+        shown="1m; 10m with a list of hosts, one of which starts etcd",
     )
-    elastic_timeout_s: float | None = setting(
+    join_timeout_s: float | None = setting(
         None,
-        "leave with exit 4 after waiting this long for enough nodes; the job stays open",
+        "wait this long for enough nodes, then exit with code 4; the job stays open",
         duration(1),
         METAVAR,
-        shown="none: wait",
+        shown="no limit",
+        old_name="elastic_timeout",
+        old_variables=("ELASTIC_TIMEOUT",),
     )
     spot: str = setting(
         "auto",
-        "whose notice that this machine is taken back is watched for, to drain in time: aws, gcp, azure, none, or "
-        "auto: what the firmware says of this machine",
+        "watch this cloud's preemption notices and drain the node in time: aws, gcp, azure, none, or auto, which "
+        "detects the cloud from the machine's firmware",
         readers.choice("auto", "aws", "gcp", "azure", "none"),
         "CLOUD",
     )
     key_prefix: str = setting(
-        "/elastic", "every key of ours in etcd is below this", readers.key_prefix, "/PREFIX", scope=Scope.STORE
+        "/elastic", "the prefix of all keys in etcd", readers.key_prefix, "/PREFIX", scope=Scope.STORE
     )
-    rerun: bool = setting(False, "run a job again that has ended; no effect while one of its nodes lives", once=True)
+    rerun: bool = setting(False, "run a job again that has ended; no effect while one of its nodes is alive", once=True)
     force: bool = setting(False, "this node's --np replaces the one of the running job when it joins", once=True)
     allow_mismatch: bool = setting(
-        False, "join although this node's versions differ from those of the job; says so in one line"
+        False, "join even if this node's versions differ from those of the job, with one warning"
     )

@@ -1,4 +1,4 @@
-"""Checks a Config against this machine: GPUs, script, addresses, folders. Changes nothing."""
+"""Checks a Config against this machine: GPUs, script, addresses, directories. Changes nothing."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ FIND_MODULE_TIMEOUT_S = 60.0
 
 
 def check(config: Config, environ: Mapping[str, str]) -> Config:
-    """Look at this machine; the config with what was found there.
+    """Check a config against this machine, and return it with the values that depend on the machine.
 
-    It fills in the cards and the number of workers, a random job id when there is no server, the folders as full
-    paths, and an executable's full path. Raises `ConfigError` for a system that is not Linux, a script that cannot be
-    read, a card that is not there, and an address that other nodes cannot use. It changes nothing on the machine.
+    Fills in the GPUs and the number of workers, a random job ID if nothing names the job, the full paths of directories
+    and the full path of an executable. Raises `ConfigError` for a system that is not Linux, a script that cannot be
+    read, a GPU that does not exist, and an address that other nodes cannot use.
     """
     if sys.platform != "linux":
-        raise ConfigError(f"elastic-launch runs on Linux, and this is {sys.platform}; use a container or a Linux host")
+        raise ConfigError(
+            f"elastic-launch runs on Linux, and this system is {sys.platform}; use a container or a Linux host"
+        )
     limits.check_surroundings()
     script = _check_script(config, environ)
     config = replace(config, host=_listed_host(config, environ))
@@ -43,14 +45,14 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
     serves = config.serve != "" or (config.served_by != "" and config.host == config.served_by)
     if config.nic:
         addresses.nic_address(config.nic)
-    # A name of the list may well stand for a loopback address here, and for a real one elsewhere (Debian's 127.0.1.1).
+    # A name of the list may resolve to a loopback address here and to a real one elsewhere (Debian's 127.0.1.1).
     if config.servers and (config.host not in static_hosts(config) or as_ip(config.host) is not None):
-        # A name may not resolve yet. The agent asks again while it connects, and says so.
+        # A name may not resolve yet. The agent resolves it again while it connects, and reports that.
         with contextlib.suppress(StoreUnavailable):
             addresses.advertised(config.host, environ, config.servers, config.nic)
     if config.spot != "none":
         for provider in PROVIDERS if config.spot == "auto" else (config.spot,):
-            endpoint(provider, environ)  # A variable that names no server is told now.
+            endpoint(provider, environ)  # Raises for a variable that does not name a server.
     who, warnings = _resolve_access(config, environ)
     config = devices.resolve_gpus(replace(config, warnings=warnings), environ)
     limits.check_limits(config.slots, nodes=config.local_nodes or 1, etcd=serves or not config.servers)
@@ -68,7 +70,7 @@ def check(config: Config, environ: Mapping[str, str]) -> Config:
 
 
 def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
-    """The name that the lists of hosts have for this node; `Config.host` where they have none."""
+    """This node's name in the lists of hosts; `Config.host` if no list names it."""
     source = addresses.source_of(config.host, environ)
     if config.ips:
         return host_list.own_entry(config.ips, config.host, flag=config.list_flag, source=source)
@@ -77,7 +79,7 @@ def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
     return host_list.own_entry(
         listed_hosts(config.roles),
         config.host,
-        flag="--servers, --workers" + (", --heter_workers" if config.roles.heters else ""),
+        flag="--servers, --workers" + (", --heter-workers" if config.roles.heters else ""),
         source=source,
         is_hint=all(name != "host" for name, _ in config.given),
         required=not config.roles.separate,
@@ -85,7 +87,7 @@ def _listed_host(config: Config, environ: Mapping[str, str]) -> str:
 
 
 def _check_script(config: Config, environ: Mapping[str, str]) -> str:
-    """The script as it is to be run. Raises `ConfigError` if it cannot be."""
+    """Return the script as it will be run. Raises `ConfigError` if it cannot run."""
     if config.module:
         _check_module(config.script, environ)
         return config.script
@@ -111,24 +113,24 @@ def _check_script(config: Config, environ: Mapping[str, str]) -> str:
 
 
 def _resume_from(config: Config) -> str:
-    """The checkpoint to start from as a full path, "" if none is named. Raises `ConfigError` if it is not there."""
+    """The full path of the checkpoint to start from, "" if none is named. Raises `ConfigError` if it is missing."""
     if not config.resume_from:
         return ""
     path = os.path.abspath(config.resume_from)
     if not os.access(path, os.R_OK):
-        what = "cannot be read; check its permissions" if os.path.lexists(path) else "is not there; check the path"
-        raise ConfigError(f"--resume_from {config.resume_from}: {path} {what}, it has to be readable on every node")
+        what = "cannot be read; check its permissions" if os.path.lexists(path) else "does not exist; check the path"
+        raise ConfigError(f"--resume-from {config.resume_from}: {path} {what}, every node has to read it")
     return path
 
 
 def _missing(path: Path) -> str:
     if path.is_dir():
-        return f"{path} is a folder, not a script"
+        return f"{path} is a directory, not a script"
     return f"there is no script {path} (looked in {Path.cwd()}); check the name"
 
 
 def _check_module(name: str, environ: Mapping[str, str]) -> None:
-    """Raise `ConfigError` unless python can find the module. Nothing of it is imported here."""
+    """Raise `ConfigError` unless python can find the module, without importing it here."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(f"-m {name!r} is not the name of a module; write it with dots and without .py")
     places: list[str] | None = None
@@ -140,7 +142,7 @@ def _check_module(name: str, environ: Mapping[str, str]) -> None:
         places = list(spec.submodule_search_locations or ())
     else:
         return
-    # Not in a plain place: ask python itself, which imports the module's parents, and so not in this process.
+    # Not on the plain path: let another python process look, because that imports the module's parents.
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
     command = [sys.executable, "-c", code, name]
     try:
@@ -152,7 +154,7 @@ def _check_module(name: str, environ: Mapping[str, str]) -> None:
             timeout=FIND_MODULE_TIMEOUT_S,
             check=False,
         )
-    except subprocess.TimeoutExpired:  # Its parents are slow to import, so they are there; a worker will tell the rest.
+    except subprocess.TimeoutExpired:  # Its parents exist and are slow to import; a worker will report the rest.
         return
     if asked.returncode:
         hint = f"write -m {name[:-3]}, or leave -m out" if name.endswith(".py") else "check the name, or install it"
@@ -160,14 +162,14 @@ def _check_module(name: str, environ: Mapping[str, str]) -> None:
 
 
 def _resolve_access(config: Config, environ: Mapping[str, str]) -> tuple[store_access.Credentials, tuple[str, ...]]:
-    """Who this is to etcd, and what to warn of; certificates are checked, too."""
+    """The credentials for etcd, and warnings. Checks the certificates as well."""
     warnings = (*config.warnings, *config.certificates.check())
     who = store_access.checked_credentials(vars(config), StoreEndpoints(config.servers, config.tls), environ)
     if config.serve and not who.secret:
         if config.quiet:
             raise ConfigError(
-                "--serve prints the secret that other nodes need, and --quiet prints nothing; leave out --quiet, or "
-                "give the secret: --job_secret_file FILE or ELASTIC_JOB_SECRET"
+                "--serve prints the job secret that other nodes need, and --quiet prints nothing; leave out --quiet, "
+                "or give the secret: --job-secret-file FILE or ELASTIC_JOB_SECRET"
             )
         who = store_access.Credentials(secret=secrets.token_hex(16), made=True)
     return who, (*warnings, *who.warnings)

@@ -21,17 +21,16 @@ ALL: Final = (
     "TRAINER_PORTS_NUM",
 )
 """Only a node of PaddleCloud has all of them."""
-REPLACED_BY: Final = frozenset({"ips", "elastic_server", "local_nodes", *PS_FLAGS})
-"""Flags that say themselves what the nodes are."""
+REPLACED_BY: Final = frozenset({"ips", "elastic_server", "local_nodes", "standalone", *PS_FLAGS})
+"""Flags that define the nodes of the job, so that PaddleCloud's variables do not count."""
 
 
 def hosts(environ: Mapping[str, str], given: Collection[str], run_mode: str) -> tuple[str, ...]:
-    """The hosts of the job in their order, () where this is not PaddleCloud, or where it does not count.
+    """Return the hosts of the job in their order; () if PaddleCloud's variables are not set, or do not apply.
 
-    It counts in a collective job, unless one of the flags that were given says itself what the nodes are.
-
-    Inside a worker of ours it never is: some of these variables are then ours. In its parameter-server mode
-    PADDLE_TRAINERS is a number, and so no list. Raises `ConfigError` for a list that cannot be read.
+    They apply in a collective job, unless a flag of `REPLACED_BY` is among the `given` ones. They do not apply inside a
+    worker, where elastic-launch sets some of them, nor in PaddleCloud's parameter-server mode, where PADDLE_TRAINERS is
+    a number. Raises `ConfigError` for a list that cannot be read.
     """
     if run_mode != JobMode.COLLECTIVE or REPLACED_BY.intersection(given):
         return ()
@@ -44,8 +43,8 @@ def hosts(environ: Mapping[str, str], given: Collection[str], run_mode: str) -> 
 
 
 def used_notice(ips: tuple[str, ...], host: str) -> str:
-    """Say that these variables are used, and how to do without them."""
+    """The message that these variables are used, with the flags that replace them."""
     return (
         f"PaddleCloud's variables are used: {LIST} gives --ips {','.join(ips)}, and this node is {host} "
-        "(--ips or --elastic_server replaces them)"
+        "(--ips or --elastic-server replaces them)"
     )

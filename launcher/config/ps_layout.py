@@ -1,11 +1,11 @@
-"""From the flags of a parameter-server job to who is what, and which ports a node must hold (pure).
+"""The layout of a parameter-server job, from its flags, and the ports that a node must hold (pure).
 
 There are three layouts (`elastic.core.model.PsLayout`):
 
-- one machine: `--server_num 2 --worker_num 2`. One node has every process.
-- lists: `--servers a:6170,b:6170 --workers a,a,b,b`. Each host is a node and has what the lists give it.
-- apart: `--np 4 --server_num 2 --worker_num 8`. Servers have nodes of their own, np counts the nodes of workers, and
-  these come and go.
+- one machine: `--server-num 2 --worker-num 2`. One node has every process.
+- lists: `--servers a:6170,b:6170 --workers a,a,b,b`. Each host is a node with the processes that the lists give it.
+- separate servers: `--np 4 --server-num 2 --worker-num 8`. Servers have separate nodes, np counts the nodes of workers,
+  and these may join and leave.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from elastic.core.ps.model import PsLayout
 from elastic.errors import ConfigError
 from launcher.config.node_settings import PS_FLAGS
 from launcher.config.readers import LOCAL_NODES_MAX
+from launcher.config.setting import option
 from launcher.net.endpoints import parse_host_port
 
 if TYPE_CHECKING:
@@ -27,24 +28,23 @@ if TYPE_CHECKING:
 
 
 TASKS_PER_NODE_MAX = 1024
-"""Processes on one node; above it a number is a typing error."""
+"""The most processes on one node; a higher number is a typing error."""
 HOSTS_NAMED_MAX = 8
-"""So many hosts are named in a message."""
+"""The most hosts that a message names."""
 
 
 def with_layout(config: Config, sources: Mapping[str, str]) -> Config:
     """The config with its run mode and, in the parameter-server modes, with `roles`, np and slots that fit them.
 
-    `sources` tells for each flag that was given how it was written: `--servers`, or the variable that stands for it.
-    Raises `ConfigError` for flags that contradict each other or do not suffice.
+    `sources` has the source of each flag that was given: `--servers`, or the variable that stands for it. Raises
+    `ConfigError` for flags that contradict each other or are not enough.
     """
     mode = _mode(config.run_mode if "run_mode" in sources else "", sources)
     if mode is JobMode.COLLECTIVE:
         return replace(config, run_mode=str(mode))
     if "nproc_per_node" in sources:
         raise ConfigError(
-            f"{sources['nproc_per_node']} is for collective jobs; with parameter servers --worker_num N says how many "
-            "workers there are"
+            f"{sources['nproc_per_node']} is for collective jobs; with parameter servers use --worker-num N"
         )
     _check_numbers(config, sources)
     if config.ps_workers or config.ps_heter_workers:
@@ -76,10 +76,10 @@ def listed_hosts(roles: PsLayout) -> tuple[str, ...]:
 
 
 def static_hosts(config: Config) -> tuple[str, ...]:
-    """The hosts of a job whose nodes are all named: --ips, or lists of servers and workers; else none.
+    """The hosts of a job whose nodes are all listed: --ips, or lists of servers and workers; else none.
 
-    The order is that of the command line, the same on every node. Without --elastic_server the one that sorts first
-    serves etcd.
+    The order is that of the command line, the same on every node. Without --elastic-server the host whose name sorts
+    first starts etcd.
     """
     if config.roles is None:
         return config.ips
@@ -89,8 +89,8 @@ def static_hosts(config: Config) -> tuple[str, ...]:
 def wanted_ports(roles: PsLayout, host: str) -> tuple[int, ...]:
     """The ports that the node `host` holds for its processes; 0 is any free port.
 
-    They are in the order in which the node gets its seats: servers, heterogeneous workers, workers, each by index. A
-    node that may become a server or bring workers holds enough for either.
+    They are in the order of the node's tasks: servers, heterogeneous workers, workers, each by index. A node that may
+    become a server or bring workers holds enough ports for either.
     """
     if roles.separate:
         own = _ports(roles.servers, host)
@@ -104,7 +104,7 @@ def wanted_ports(roles: PsLayout, host: str) -> tuple[int, ...]:
 
 
 def _mode(asked: str, sources: Mapping[str, str]) -> JobMode:
-    """The mode that was asked for, or that the flags tell."""
+    """The mode of --run-mode, or else the one that the other flags imply."""
     ps = [sources[name] for name in PS_FLAGS if name in sources]
     heter = [sources[name] for name in ("heter_workers", "heter_worker_num") if name in sources]
     collective = [sources[name] for name in ("ips", "ctrl_port") if name in sources]
@@ -117,10 +117,10 @@ def _mode(asked: str, sources: Mapping[str, str]) -> JobMode:
             "jobs with parameter servers; leave out one side"
         )
     if heter and asked == JobMode.PS:
-        raise ConfigError(f"{heter[0]} is for --run_mode ps-heter; write that, or leave --run_mode ps out")
+        raise ConfigError(f"{heter[0]} is for --run-mode ps-heter; write that, or leave out --run-mode ps")
     if asked == JobMode.PS_HETER and not heter:
         raise ConfigError(
-            "--run_mode ps-heter needs heterogeneous workers: add --heter_worker_num N or --heter_workers HOST:PORT,..."
+            "--run-mode ps-heter needs heterogeneous workers: add --heter-worker-num N or --heter-workers HOST:PORT,..."
         )
     if heter:
         return JobMode.PS_HETER
@@ -131,12 +131,10 @@ def _mode(asked: str, sources: Mapping[str, str]) -> JobMode:
 
 
 def _lists(config: Config, sources: Mapping[str, str]) -> tuple[PsLayout, Np]:
-    """Every process has a host. A number without a list is possible where the lists name one host alone."""
+    """Every process has a host. A number without a list is allowed if the lists name only one host."""
     if config.local_nodes > 1:
         named = next(sources[name] for name in ("workers", "heter_workers", "servers") if name in sources)
-        raise ConfigError(
-            f"--local_nodes {config.local_nodes} does not go with {named}: use --server_num, --worker_num"
-        )
+        raise ConfigError(f"--local-nodes {config.local_nodes} contradicts {named}: use --server-num and --worker-num")
     hosts = _hosts((*config.ps_servers, *config.ps_workers, *config.ps_heter_workers))
     roles = PsLayout(
         servers=config.ps_servers or _on_one(hosts, "server_num", "servers", config.server_num, sources),
@@ -157,17 +155,17 @@ def _lists(config: Config, sources: Mapping[str, str]) -> tuple[PsLayout, Np]:
 
 
 def _on_one(hosts: Sequence[str], number: str, flag: str, count: int, sources: Mapping[str, str]) -> tuple[str, ...]:
-    """The processes that have a number and no list: all are on the one host."""
+    """Return the processes that have a number but no list: all of them run on the single host."""
     if count and len(hosts) > 1:
         raise ConfigError(
-            f"{sources[number]} {count} does not say on which of {len(hosts)} hosts they are: name them with --{flag}; "
-            "or, for workers on nodes that come and go, use --np with --worker_num and no --workers"
+            f"{sources[number]} {count} does not say on which of {len(hosts)} hosts they run: list them with "
+            f"{option(flag)}; or, for workers on nodes that join and leave, use --np with --worker-num and no --workers"
         )
     return tuple(hosts) * count
 
 
 def _separate_servers_layout(config: Config, sources: Mapping[str, str]) -> tuple[PsLayout, Np]:
-    """Servers on nodes of their own."""
+    """Servers run on separate nodes."""
     roles = PsLayout(
         servers=config.ps_servers,
         server_num=0 if config.ps_servers else config.server_num,
@@ -179,18 +177,18 @@ def _separate_servers_layout(config: Config, sources: Mapping[str, str]) -> tupl
     _check_endpoints(roles)
     if config.local_nodes > 1 and config.ps_servers:
         raise ConfigError(
-            f"{sources['servers']} tells nodes apart by their host, and --local_nodes {config.local_nodes} are all on "
-            "one; use --server_num"
+            f"{sources['servers']} needs nodes on different hosts, and the nodes of --local-nodes {config.local_nodes} "
+            "share one; use --server-num"
         )
     if config.np_given:
         return roles, config.np
     workers = config.local_nodes - config.server_num
     if workers < 1:
         least = config.server_num + 1
-        more = f"use --local_nodes {least} or more, or " if least <= LOCAL_NODES_MAX else ""
+        more = f"use --local-nodes {least} or more, or " if least <= LOCAL_NODES_MAX else ""
         raise ConfigError(
-            f"--local_nodes {config.local_nodes} leaves no node for workers beside "
-            f"{counted(config.server_num, 'server')}: {more}leave it out to run all in one node"
+            f"--local-nodes {config.local_nodes} leaves no node for workers, after "
+            f"{counted(config.server_num, 'server')}: {more}leave it out to run everything on one node"
         )
     return roles, Np(low=1, high=workers if config.servers else NP_UNLIMITED, first=workers)
 
@@ -199,17 +197,17 @@ def _separate_servers_layout(config: Config, sources: Mapping[str, str]) -> tupl
 
 
 def _check_numbers(config: Config, sources: Mapping[str, str]) -> None:
-    """Somebody must serve and somebody must work, and a number must be that of its list."""
+    """There must be servers and workers, and a number must match its list."""
     servers, workers = config.ps_servers or config.server_num, config.ps_workers or config.worker_num
     if not servers and not workers:
         raise ConfigError(
-            "a job with parameter servers needs servers and workers: add --server_num N and --worker_num N for one "
+            "a job with parameter servers needs servers and workers: add --server-num N and --worker-num N for one "
             "machine, or --servers HOST:PORT,... and --workers HOST,... for several"
         )
     if not servers:
-        raise ConfigError("there is no parameter server: add --server_num N or --servers HOST:PORT,...")
+        raise ConfigError("there is no parameter server: add --server-num N or --servers HOST:PORT,...")
     if not workers:
-        raise ConfigError("there is no worker: add --worker_num N or --workers HOST,...")
+        raise ConfigError("there is no worker: add --worker-num N or --workers HOST,...")
     for flag, listed, number, count in (
         ("servers", config.ps_servers, "server_num", config.server_num),
         ("workers", config.ps_workers, "worker_num", config.worker_num),
@@ -218,14 +216,14 @@ def _check_numbers(config: Config, sources: Mapping[str, str]) -> None:
         if listed and count and len(listed) != count:
             raise ConfigError(
                 f"{sources[flag]} names {len(listed)}, but {sources[number]} is {count}; "
-                f"make them agree, or leave {sources[number]} out"
+                f"make them equal, or leave out {sources[number]}"
             )
 
 
 def _check_endpoints(roles: PsLayout) -> None:
-    """No two processes listen on one port."""
+    """Raise `ConfigError` if two processes would listen on one port."""
     taken: dict[str, str] = {}
-    for flag, listed in (("--servers", roles.servers), ("--workers", roles.workers), ("--heter_workers", roles.heters)):
+    for flag, listed in (("--servers", roles.servers), ("--workers", roles.workers), ("--heter-workers", roles.heters)):
         for endpoint in listed:
             other = taken.setdefault(endpoint, flag)
             if other != flag and parse_host_port(endpoint)[1]:
@@ -235,7 +233,7 @@ def _check_endpoints(roles: PsLayout) -> None:
         for endpoint, flag in taken.items():
             if parse_host_port(endpoint) == (host, roles.http_port):
                 raise ConfigError(
-                    f"--http_port {roles.http_port} is {endpoint} of {flag}; give one of them another port"
+                    f"--http-port {roles.http_port} is {endpoint} of {flag}; give one of them another port"
                 )
 
 

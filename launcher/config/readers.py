@@ -1,4 +1,4 @@
-"""How the value of each flag is read from text: one function for each kind, ValueError with one clear sentence."""
+"""Readers of flag values: one function for each kind of text, which raises ValueError with one clear sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from launcher.net.endpoints import (
 T = TypeVar("T")
 
 NODES_MAX = NP_UNLIMITED - 1
-"""No job has more nodes; above it a number is a typing error."""
+"""The most nodes of a job; a higher number is a typing error."""
 LOCAL_NODES_MAX = 64
 SLOTS_MAX = 1024
 RESTARTS_MAX = 1_000_000
@@ -34,7 +34,7 @@ SERVE_PORT = 2379
 PS_PORT_EXAMPLE = 6170
 """The port of a parameter server in the examples of Paddle's documentation."""
 METRICS_HOST = "127.0.0.1"
-"""Where an agent answers monitors, unless --metrics_port names an address."""
+"""The address on which an agent serves metrics, unless --metrics-port names one."""
 METRICS_PORT_EXAMPLE = 9401
 PREFIX_LENGTH_MAX = 512
 STEP_MAX = 10**12 - 1
@@ -42,14 +42,15 @@ SIZE_MAX = 1 << 50
 """Bytes; no node has more memory."""
 
 LOG_BYTES_MAX = 1_000_000_000
-"""Of one worker's log, unless --log_max_bytes says otherwise. A line of 100 bytes each second for four months fits in,
-and eight workers that write without end leave room on the smallest disks of training machines."""
+"""The largest size of one worker's log, unless --log-max-bytes sets another one. It holds a line of 100 bytes each
+second for four months, and eight workers that never stop writing leave room on the smallest disks of training machines.
+"""
 LOG_BYTES_LOWEST = 1 << 20
 LOG_ROTATE_MAX = 99
-"""A file that is set aside hands its end on to the next one; that is to be a small part of it."""
+"""Each rotated file repeats the end of the one before it, which should remain a small part of the file."""
 
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,6})?"
-"""Of an amount of memory, without its unit."""
+"""The number in an amount of memory, without its unit."""
 
 _SWITCH_WORDS = {
     "1": True,
@@ -72,7 +73,7 @@ class StoreEndpoints(NamedTuple):
 
 
 def read_as(source: str, read: Callable[[str], T], text: str) -> T:
-    """What `read` makes of a text; `source` is named in the `ConfigError` about a wrong one."""
+    """The value that `read` returns for a text; a `ConfigError` about a wrong one begins with `source`."""
     try:
         return read(text)
     except ValueError as error:
@@ -142,13 +143,13 @@ def servers(text: str) -> StoreEndpoints:
         scheme, mark, address = part.rpartition("://")
         if "@" in address:
             raise ValueError(
-                "leave user and password out of the address, where every list of processes shows them; use --etcd_user "
-                "with --etcd_password_file or ELASTIC_ETCD_PASSWORD"
+                "leave user and password out of the address, which every list of processes shows; use --etcd-user "
+                "with --etcd-password-file or ELASTIC_ETCD_PASSWORD"
             )
         if mark and scheme not in ("http", "https"):
             raise ValueError(f"{part!r}: an endpoint begins with http://, https:// or the host")
         if mark and urlsplit(part).path.strip("/"):
-            raise ValueError(f"{part!r}: an endpoint has no path; --key_prefix says where the keys are")
+            raise ValueError(f"{part!r}: an endpoint has no path; --key-prefix sets the prefix of the keys")
         schemes.add(scheme)
         host_name, port = parse_endpoint(address.rstrip("/") if mark else address)
         endpoint = join_host_port(host_name, port)
@@ -162,9 +163,9 @@ def servers(text: str) -> StoreEndpoints:
 
 
 def serve(text: str) -> str:
-    """An address of this machine, or all (0.0.0.0, ::), with the port where etcd is to listen, or without."""
-    found, number = parse_host_port(text.strip())
-    return join_host_port(found, number or SERVE_PORT)
+    """Read an address of this machine, or all (0.0.0.0, ::), with or without the port on which etcd listens."""
+    address, number = parse_host_port(text.strip())
+    return join_host_port(address, number or SERVE_PORT)
 
 
 def job_id(text: str) -> str:
@@ -187,14 +188,14 @@ def host(text: str) -> str:
 def hosts(text: str) -> tuple[str, ...]:
     """Host names and addresses with commas between them, each once, blanks allowed."""
     if not all(part.strip() for part in text.split(",")):
-        raise ValueError(f"{text!r}: a host is missing; write a,b without a comma too many")
+        raise ValueError(f"{text!r}: a host is missing; write a,b without an extra comma")
     names = tuple(host(part.strip()) for part in text.split(","))
     seen: dict[str, str] = {}
     for name in names:
         same = str(as_ip(name) or name.lower())
         if same in seen:
             also = f" (also as {seen[same]})" if seen[same] != name else ""
-            raise ValueError(f"{name} is there twice{also}; name each host once")
+            raise ValueError(f"{name} appears twice{also}; name each host once")
         seen[same] = name
     return names
 
@@ -205,7 +206,7 @@ def port(text: str) -> int:
 
 
 def metrics_port(text: str) -> tuple[str, int] | None:
-    """A port, on loopback alone, or an address of this machine and a port; None for 0: nobody listens."""
+    """A port, on loopback alone, or an address of this machine and a port; None for 0: no port is opened."""
     text = text.strip()
     if re.fullmatch("0+", text):
         return None
@@ -233,15 +234,15 @@ def nic(text: str) -> str:
 
 
 def gpus(text: str) -> tuple[str, ...]:
-    """Cards by number, UUID or MIG id, with commas between them, each once, blanks allowed."""
+    """GPUs by number, UUID or MIG ID, separated by commas, each once, blanks allowed."""
     listed = tuple(part.strip() for part in text.split(","))
     for gpu in listed:
         if not gpu:
-            raise ValueError(f"{text!r}: a card is missing; write 0,1 without a comma too many")
+            raise ValueError(f"{text!r}: a GPU is missing; write 0,1 without an extra comma")
         if not re.fullmatch(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]+", gpu):
-            raise ValueError(f"{gpu!r} is not a card; write numbers (0,1) or UUIDs (GPU-...) as in nvidia-smi -L")
+            raise ValueError(f"{gpu!r} is not a GPU; write numbers (0,1) or UUIDs (GPU-...) as in nvidia-smi -L")
         if listed.count(gpu) > 1:
-            raise ValueError(f"card {gpu} is there twice; name each card once")
+            raise ValueError(f"GPU {gpu} appears twice; name each GPU once")
     return listed
 
 
@@ -251,9 +252,9 @@ def endpoint_list(text: str) -> tuple[str, ...]:
 
 
 def worker_list(text: str) -> tuple[str, ...]:
-    """HOST:PORT or HOST with commas between them, blanks allowed; a host alone may come more than once.
+    """Read HOST:PORT or HOST, separated by commas, blanks allowed; a host without a port may be listed more than once.
 
-    An IPv6 address with a port has brackets; one without a port comes back without.
+    An IPv6 address with a port has brackets; one without a port is returned without brackets.
     """
     return _processes(text, parse_host_port)
 
@@ -264,7 +265,7 @@ def _processes(text: str, read: Callable[..., tuple[str, int]]) -> tuple[str, ..
         host_name, number = read(part.strip(), example=PS_PORT_EXAMPLE)
         process = join_host_port(host_name, number) if number else host_name
         if number and process in processes:
-            raise ValueError(f"{process} is there twice; name each endpoint once")
+            raise ValueError(f"{process} appears twice; name each endpoint once")
         processes.append(process)
     return tuple(processes)
 
@@ -282,7 +283,7 @@ def exit_codes(text: str) -> tuple[int, ...]:
 
 
 def path(kind: str) -> Callable[[str], str]:
-    """The path of a file, of a folder, or of either, as `kind` says it."""
+    """A path; `kind` names what is expected there, for the message about a wrong one."""
 
     def read(text: str) -> str:
         if not text.strip() or "\0" in text:
@@ -295,7 +296,7 @@ def path(kind: str) -> Callable[[str], str]:
 def size(text: str) -> int:
     """An amount of memory in bytes: 8GB, 512MiB, 1.5g. KB, MB, GB, TB count by 1000, KiB and so on by 1024.
 
-    A number needs a unit: 8 would be 8 bytes, and nobody means that.
+    A number needs a unit: 8 would be 8 bytes, which is never meant.
     """
     number = text.strip()
     if re.fullmatch(_NUMBER, number) and 0 < float(number) <= SIZE_MAX:
@@ -306,7 +307,7 @@ def size(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    """The same; a number without a unit counts bytes."""
+    """Read an amount of memory as `size` does; a number without a unit counts bytes."""
     match = re.fullmatch(rf"({_NUMBER})\s*([kmgt]?)(i?)b?", text.strip().lower())
     if match is None or (match[3] and not match[2]):
         raise ValueError(f"{text!r} is not an amount of memory; write 8GB or 512MiB")
@@ -318,7 +319,7 @@ def _bytes(text: str) -> int:
 
 
 def log_size(text: str) -> int | None:
-    """The bound of a log in bytes: as in `size`, or a number of bytes without a unit; None for 0: it has none."""
+    """Read the bound of a log in bytes: as in `size`, or a number of bytes without a unit; None for 0: no bound."""
     if re.fullmatch(r"0+\s*([kmgt]i?)?b?", text.strip().lower()):
         return None
     value = _bytes(text)
@@ -330,18 +331,18 @@ def log_size(text: str) -> int | None:
 
 
 def etcd_user(text: str) -> str:
-    """A user of etcd; a password does not belong here."""
+    """Read the name of an etcd user, without a password."""
     if ":" in text:
-        raise ValueError("leave the password out, where every list of processes shows it; --etcd_password_file has it")
+        raise ValueError("leave out the password, which every list of processes would show; use --etcd-password-file")
     return text
 
 
 def choice(*words: str) -> Callable[[str], str]:
-    """One of `words`."""
+    """Return a reader that accepts one of `words`."""
 
     def read(text: str) -> str:
         if text not in words:
-            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+            raise ValueError(f"invalid value {text!r}: choose {', '.join(words[:-1])} or {words[-1]}")
         return text
 
     return read
@@ -357,10 +358,10 @@ def boolean(text: str) -> bool:
 
 def modules(text: str) -> tuple[str, ...]:
     """Names of modules, with commas between them."""
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
-        raise ValueError("it names no module; write --preload numpy,my.model")
-    for name in found:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise ValueError("no module is named; write --preload numpy,my.model")
+    for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(f"{name!r} is not the name of a module; write it with dots and without .py")
-    return found
+    return names

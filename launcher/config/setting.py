@@ -1,7 +1,7 @@
 """How a setting of `elastic-launch` is defined: a field of a group, whose metadata is the flag.
 
 The groups are in `node_settings`, `job_settings` and `worker_settings`; `launcher.config.config.Config` has them all.
-Parser, help, variables and reference are made from the fields (`launcher.config.flags`).
+Parser, help, variables and reference are generated from the fields (`launcher.config.flags`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ WORKER_MARK: Final = "ELASTIC_FENCE"
 
 
 class Scope(enum.Flag):
-    """The programs that need a setting, in addition to the agent of this node, which needs every one."""
+    """The programs that need a setting, in addition to the agent of this node, which needs all of them."""
 
     PARENT = enum.auto()
-    """The process that starts the nodes of this machine. It does what the flag says, and the nodes do not get it."""
+    """The process that starts the nodes of this machine. It acts on the flag, and does not pass it to the nodes."""
     STORE = enum.auto()
-    """Every program that opens the job's store: `elastic-ctl` and the doctor have the flag, too."""
+    """Every program that connects to etcd: `elastic-ctl` and the doctor also have the flag."""
     JOB = enum.auto()
     """All nodes: it is the field of the same name in the job's spec."""
     WORKER = enum.auto()
-    """Workers find its variable in their environment. A launcher that a worker starts does not read it there."""
+    """Workers have its variable in their environment. A launcher that a worker starts does not read it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,9 @@ class Flag:
     """The command-line flag of a setting.
 
     `read` turns text into the field's value and raises ValueError with one clear sentence; None marks a switch.
-    `shown` is the default in the help. `environs` are other launchers' variables, read after our own. One that counts
-    `once` is not repeated by the command that starts a further node in another terminal.
+    `shown` is the default in the help. `environs` are variables of other launchers, which count after the flag's own.
+    A flag with `once` is not repeated in the command that starts a further node in another terminal. `variable`
+    replaces the variable that is named after the flag. `old_name` and `old_variables` are accepted, with a warning.
     """
 
     default: Any
@@ -53,23 +54,46 @@ class Flag:
     environs: tuple[str, ...] = ()
     scope: Scope = Scope(0)
     once: bool = False
+    variable: str = ""
+    old_name: str = ""
+    old_variables: tuple[str, ...] = ()
     field: str = ""
 
     @property
     def switch(self) -> bool:
-        """Tell whether the flag takes no value."""
+        """Return whether the flag takes no value."""
         return self.read is None
 
     @property
-    def own_variable(self) -> str:
-        """The variable that is named after the flag."""
-        return f"ELASTIC_{self.name.upper()}"
+    def option(self) -> str:
+        """The flag as people write it: with hyphens."""
+        return option(self.name)
+
+    @property
+    def own_variables(self) -> tuple[str, ...]:
+        """The environment variables of this project that stand for it: the current one, then earlier names."""
+        old = (f"ELASTIC_{self.old_name.upper()}",) if self.old_name else ()
+        return (self.variable or f"ELASTIC_{self.name.upper()}", *old, *self.old_variables)
+
+    @property
+    def deprecated(self) -> tuple[str, ...]:
+        """The old names that are accepted with a warning: of the flag, as it is written, and of its variables.
+
+        A variable that repeats the prefix, ELASTIC_ELASTIC_SERVER, is named after its flag and stays.
+        """
+        named_after_it = f"ELASTIC_{self.name.upper()}" if self.name.startswith("elastic_") else ""
+        old = (option(self.old_name),) if self.old_name else ()
+        return (*old, *(variable for variable in self.own_variables[1:] if variable != named_after_it))
 
     @property
     def variables(self) -> tuple[str, ...]:
         """The environment variables that stand for it, the first one being the one to show."""
-        short = (self.own_variable.removeprefix("ELASTIC_"),) if self.name.startswith("elastic_") else ()
-        return (*short, self.own_variable, *self.environs)
+        return (*self.own_variables, *self.environs)
+
+
+def option(name: str) -> str:
+    """A flag's name as people write it: `--job-id` for `job_id`."""
+    return "--" + name.replace("_", "-")
 
 
 class Settings:
@@ -83,10 +107,10 @@ class Settings:
 
 
 def setting(default: Any, help_text: str, *args: Any, **flag: Any) -> Any:
-    """Make the field of a setting: its default, and the rest of its `Flag` in the order there.
+    """Return the dataclass field of a setting, from its default and the further arguments of `Flag`, in their order.
 
-    The flag is named after the field, without the unit (`grace_s` is `--grace`), unless it has a `name`; its place in
-    the help is the group of the field's class, unless it has a `group`.
+    The flag is named after the field, without the unit (`stop_timeout_s` is `--stop-timeout`), unless it has a `name`.
+    The help shows it in the group of the field's class, unless it has a `group`.
     """
     return dataclasses.field(default=default, metadata={"flag": Flag(default, help_text, *args, **flag)})
 

@@ -1,1 +1,1 @@
-"""`elastic-ctl`: its subcommands; `launcher.ctl.cli` has the table of them."""
+"""The subcommands of `elastic-ctl`; `launcher.ctl.cli` lists them."""

@@ -1,11 +1,7 @@
-"""The command `elastic-ctl`: looks at a job in the store from any machine that reaches it, and steers it.
+"""The command `elastic-ctl`: shows a job and changes it, from any machine that can connect to its etcd.
 
-Every subcommand is a row of `COMMANDS`. The flags that name the job are those of `elastic-launch`, with their
-environment variables.
-
-Exit codes: 0 done, 1 there is no such job or worker, its node cannot be asked, the job has ended or cannot be forgotten
-yet, or, of doctor, a check failed, 2 wrong command line, or stdout takes nothing, 3 the store says no, 4 the store does
-not answer. Of `scale` in Kubernetes the API server stands for the store.
+`GROUPS` lists the subcommands. The flags that name the job are those of `elastic-launch`, with the same environment
+variables. docs/reference/exit-codes.md lists the exit codes.
 """
 
 from __future__ import annotations
@@ -16,13 +12,21 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 from elastic.errors import ConfigError
-from launcher import __version__
-from launcher.config.argv import argparse_kind, help_parser
-from launcher.config.flags import BY_NAME
-from launcher.ctl import events, forget, list_jobs, logs, orders, report, status, ui
+from launcher.config.flags import JOB_FLAGS
+from launcher.config.help_page import help_parser
+from launcher.ctl import events, forget, list_jobs, orders, report, stacks, status, ui, version, wait
+from launcher.ctl.command_line import (
+    CommandGroup,
+    CommandTable,
+    CtlParser,
+    add_connection_flags,
+    make_parser,
+    no_such_command,
+)
+from launcher.ctl.logs import command as logs
 from launcher.doctor import command as doctor
 from launcher.job.named_job import WHO, Subcommand, opened_job
 from launcher.system import limits
@@ -31,9 +35,9 @@ from launcher.system.stdout import print_result, run_reporting_errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `elastic-ctl` with these arguments (the process's own by default); its exit code.
+    """Run `elastic-ctl` with these arguments (the process's own by default) and return its exit code.
 
-    What goes wrong is one line on stderr, never a stack trace.
+    An error is one line on stderr, never a stack trace.
     """
     open_standard()
     try:
@@ -45,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start(argv: Sequence[str]) -> int:
-    asked = parser().parse_args([_underscored(word) for word in argv])
+    asked = parser().read(argv)
     limits.check_limits(0)
     return asyncio.run(_run(asked, os.environ))
 
@@ -59,49 +63,39 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return await command.run(job, asked)
 
 
-# The command line.
+def parser(*, every_flag: bool = False) -> CtlParser:
+    """The command line with all subcommands. With `every_flag` the help of each shows all connection flags."""
+    return make_parser(TABLE, every_flag=every_flag)
 
 
-class _CtlParser(argparse.ArgumentParser):
-    """Tells a mistake as an error of ours, in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; {self.prog} --help lists all")
-
-    def _print_message(self, message: str, file: object = None) -> None:
-        """Write help and version; argparse itself says nothing where they cannot be written."""
-        print_result(message)
+# `help` and `options`.
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line with all subcommands."""
-    made = _CtlParser(
-        prog="elastic-ctl", description="Look at a job of elastic-launch, and steer it.", allow_abbrev=False
-    )
-    made.add_argument("--version", action="version", version=f"elastic-ctl {__version__}")
-    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        own = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
-        command.arguments(own)
-        whose = own.add_argument_group("which etcd, and which job" if "job_id" in command.flags else "which etcd")
-        for name in sorted(command.flags, key=lambda name: name not in FIRST):
-            flag = BY_NAME[name]
-            default = f"default: {flag.default}; " if flag.default else ""
-            text = f"{flag.help} ({default}{flag.variables[0]})".replace("%", "%%")
-            whose.add_argument(f"--{name}", help=text, **argparse_kind(flag))
-        own.set_defaults(command=command)
-    return made
+def _help_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", nargs="?", metavar="COMMAND", help="the command; without it, all commands are listed")
 
 
-def _underscored(word: str) -> str:
-    """A flag with dashes in its name, as we write it; any other word as it is."""
-    if not word.startswith("--"):
-        return word
-    name, equals, text = word.partition("=")
-    return f"--{name[2:].replace('-', '_')}{equals}{text}"
+async def _help(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    whole = parser()
+    if asked.topic is not None and asked.topic not in whole.commands:
+        raise ConfigError(no_such_command(asked.topic, whole.commands))
+    print_result((whole if asked.topic is None else whole.commands[asked.topic]).format_help())
+    return 0
 
 
-# What a shell needs to complete the words of `elastic-ctl` and `elastic-launch`.
+def _no_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+async def _options(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Show the connection flags."""
+    shown = CtlParser(prog=WHO, usage=f"{WHO} COMMAND [flags]", add_help=False)
+    add_connection_flags(shown, JOB_FLAGS, every_flag=True)
+    print_result(shown.format_help())
+    return 0
+
+
+# `completion`.
 
 
 HOW: Final = {
@@ -109,50 +103,87 @@ HOW: Final = {
     "zsh": '# In ~/.zshrc, after compinit:  eval "$(elastic-ctl completion zsh)"',
     "fish": "# In ~/.config/fish/config.fish:  elastic-ctl completion fish | source",
 }
-"""How each shell comes to read its script."""
+"""How each shell loads its script."""
 
 
 def _completion_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=list(HOW), help="the shell that reads it")
+    parser.add_argument("shell", choices=list(HOW), metavar="|".join(HOW), help="the shell that loads the script")
 
 
 async def _complete(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Write the script for one of the shells in `HOW`: complete flags of both commands, subcommands, and files."""
+    """Write the script for one of the shells in `HOW`: flags of both commands, subcommands, and files."""
     import shtab
 
     launch = help_parser()
     for name in ("script", "arguments"):
         launch.add_argument(name, nargs="*" if name == "arguments" else "?").complete = shtab.FILE  # type: ignore[attr-defined]
-    print_result("\n".join([HOW[asked.shell], *(shtab.complete(one, asked.shell) for one in (launch, parser()))]))
+    parsers = (launch, parser(every_flag=True))
+    print_result("\n".join([HOW[asked.shell], *(shtab.complete(each, asked.shell) for each in parsers)]))
     return 0
 
 
-FIRST: Final = ("elastic_server", "job_id", "key_prefix")
-"""Flags that every reader of the help needs; those of a guarded etcd come after them."""
-
-COMMANDS: Final[tuple[Subcommand, ...]] = (
-    status.COMMAND,
-    list_jobs.COMMAND,
-    events.COMMAND,
-    ui.COMMAND,
-    report.COMMAND,
-    logs.LOGS,
-    logs.STACKS,
-    orders.SCALE,
-    orders.DRAIN,
-    orders.STOP,
-    forget.COMMAND,
+TOOLS: Final = (
     Subcommand(
         "doctor",
-        "look for what is wrong: on this machine, with --elastic_server also with etcd, with --job_id also in the job",
+        "find problems of this machine, of etcd (with --elastic-server) and of a job (with --job-id)",
         doctor.arguments,
         alone=doctor.run,
+        examples=(
+            ("Check this machine", "elastic-ctl doctor"),
+            ("Check this machine, etcd and the job", "elastic-ctl doctor --elastic-server 10.0.0.5:2379 --job-id j1"),
+        ),
     ),
+    version.COMMAND,
     Subcommand(
         "completion",
         "write a script with which bash, zsh or fish completes elastic-launch and elastic-ctl",
         _completion_arguments,
         alone=_complete,
         flags=(),
+        examples=(("Load it in bash, for this session", 'eval "$(elastic-ctl completion bash)"'),),
+    ),
+    Subcommand(
+        "options",
+        "show the flags that name the etcd and the job, with TLS, etcd users and secrets",
+        _no_arguments,
+        alone=_options,
+        flags=(),
+        examples=(("Show them", "elastic-ctl options"),),
+    ),
+    Subcommand(
+        "help",
+        "show the help of a command",
+        _help_arguments,
+        alone=_help,
+        flags=(),
+        examples=(("Show the flags of logs", "elastic-ctl help logs"),),
+    ),
+)
+
+GROUPS: Final = (
+    CommandGroup(
+        "Look at a job",
+        (
+            status.COMMAND,
+            list_jobs.COMMAND,
+            wait.COMMAND,
+            events.COMMAND,
+            logs.COMMAND,
+            stacks.COMMAND,
+            ui.COMMAND,
+            report.COMMAND,
+        ),
+    ),
+    CommandGroup("Change a job", (orders.SCALE, orders.DRAIN, orders.STOP)),
+    CommandGroup("Clean up", (forget.COMMAND,)),
+    CommandGroup("Tools", TOOLS),
+)
+
+TABLE: Final = CommandTable(
+    GROUPS,
+    examples=(
+        ("Name the etcd and the job once", "export ELASTIC_ETCD=10.0.0.5:2379 ELASTIC_JOB_ID=j1"),
+        ("Show the job until it ends", "elastic-ctl status --watch"),
+        ("Follow the log of rank 0", "elastic-ctl logs 0 --follow"),
     ),
 )

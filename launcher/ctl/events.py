@@ -1,4 +1,4 @@
-"""`elastic-ctl events`: what happened to a job, and with `--follow` what happens."""
+"""`elastic-ctl events`: the event log of a job, and with `--follow` new events."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from elastic.core.kv import KeyRange, KeyValue
 from launcher.ctl.phase_bar import bar
 from launcher.history import events as history_events
 from launcher.history.events import EventKind, HistoryEvent
+from launcher.job import common_flags
+from launcher.job.common_flags import wants_json
 from launcher.job.history import event_line, read_report, report_line
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.job.watch import JobWatch
@@ -22,32 +24,37 @@ from launcher.system.descriptors import write_stderr_line
 from launcher.system.stdout import print_result
 from launcher.system.stdout_watch import while_stdout_is_open
 
+EVENTS_MAX: Final = 100_000
+"""More than a job keeps."""
 INDENT: Final = "    "
 VERDICT_LIMIT_S: Final = 2.0
-"""So long after the verdict its event is waited for; whoever writes it may be gone."""
+"""How long the event of the final status is awaited after it; the agent that writes the event may have exited."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object per line, for scripts")
-    parser.add_argument("--follow", action="store_true", help="go on with what happens, until the job has ended")
+    common_flags.add_output(parser, "json: one JSON object per line, for scripts")
+    common_flags.add_follow(parser, "show new events, too, until the job has ended")
+    common_flags.add_lines(parser, EVENTS_MAX, None, "show only the newest N events (default: all)")
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
-    await job.view(everything=True)  # Raises if there is no such job, or one that cannot be read.
+    await job.view(everything=True)  # Raises if the job does not exist or cannot be read.
     listing = await job.store.list(KeyRange.prefix(job.keys.events))
-    _show(history_events.read(job.keys, listing.entries), asked.json)
+    as_json = wants_json(asked)
+    events = history_events.read(job.keys, listing.entries)
+    _show(events if asked.lines is None else events[max(len(events) - asked.lines, 0) :], as_json)
     if asked.follow:
-        await while_stdout_is_open(_follow(job, listing.entries, asked.json))
-    if not asked.json and (asked.follow or sys.stdout.isatty()):
+        await while_stdout_is_open(_follow(job, listing.entries, as_json))
+    if not as_json and (asked.follow or sys.stdout.isatty()):
         report, *_ = await read_report(job.store, job.keys, time.time())
         write(filter(None, [report_line(report)]))
     return 0
 
 
 async def _follow(job: NamedJob, listed: Sequence[KeyValue], as_json: bool) -> None:
-    """Show events that come after those that are listed, until the job has its verdict, and that was shown.
+    """Show events that are newer than those listed, up to and including the final status.
 
-    The store may go away, come back, or come back empty.
+    etcd may become unavailable, return, or return without its data.
     """
     keys, shown = job.keys, {entry.key for entry in listed}
     ended = _has_ended(history_events.read(keys, listed), before=False)
@@ -69,9 +76,9 @@ async def _follow(job: NamedJob, listed: Sequence[KeyValue], as_json: bool) -> N
 
 
 def _has_ended(events: Sequence[HistoryEvent], *, before: bool) -> bool:
-    """Whether the newest of these events is a verdict; one of a generation after it is of another run of the job."""
-    told = (event.what for event in reversed(events) if event.what in (EventKind.VERDICT, EventKind.GENERATION))
-    return next((what is EventKind.VERDICT for what in told), before)
+    """Return whether the newest of these events is a final status; a later generation belongs to another run."""
+    decisive = (event.what for event in reversed(events) if event.what in (EventKind.VERDICT, EventKind.GENERATION))
+    return next((what is EventKind.VERDICT for what in decisive), before)
 
 
 def _show(events: Sequence[HistoryEvent], as_json: bool) -> None:
@@ -84,14 +91,14 @@ def _show(events: Sequence[HistoryEvent], as_json: bool) -> None:
 
 
 def _draw(events: Iterable[HistoryEvent]) -> None:
-    """Lines, and below each start and recovery a bar of its phases."""
+    """Draw a line for each event, and below each start and recovery a bar of its phases."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
     console = Console(highlight=False)
     options = console.options
-    with console.capture() as drawn:  # It would end the process by itself where nobody reads.
+    with console.capture() as drawn:  # Otherwise rich ends the process when stdout is closed.
         for event in events:
             console.print(Text(event_line(event)), soft_wrap=True)
             if event.what in (EventKind.START, EventKind.RECOVERY) and sum(event.phases.values()) > 0:
@@ -103,5 +110,12 @@ def _draw(events: Iterable[HistoryEvent]) -> None:
 
 
 COMMAND: Final = Subcommand(
-    "events", "show what happened to a job, oldest first: who, what, when, why", _arguments, _run
+    "events",
+    "show what happened to a job, oldest first: who, what, when, why",
+    _arguments,
+    _run,
+    examples=(
+        ("Show the event log", "elastic-ctl events"),
+        ("Show new events until the job ends", "elastic-ctl events --follow"),
+    ),
 )

@@ -1,9 +1,8 @@
-"""`elastic-ctl forget`: delete all that stands in the store about a job that nobody works on."""
+"""`elastic-ctl forget`: delete everything that etcd has of a job without nodes."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -11,30 +10,31 @@ from typing import Final
 from elastic._text import counted, shortened
 from elastic.core.keys import JobKeys
 from elastic.core.kv import Compare, Delete, KeyRange
-from elastic.errors import ConfigError, ElasticError
+from elastic.errors import ElasticError
+from launcher.job import common_flags
+from launcher.job.confirmation import confirm
 from launcher.job.named_job import WHO, NamedJob, Subcommand, write
 from launcher.system.descriptors import write_stderr_line
-from launcher.system.stdout import print_result
 from launcher.text.sanitize import sanitize_line
 
 NAMED_MAX: Final = 8
-"""Members that are named; of the others it says how many there are."""
+"""How many nodes the message names; it counts the others."""
 TRIES_MAX: Final = 3
 
 _STILL: Final = (
-    "Job {} has not ended: it could go on when elastic-launch is started again. Nodes that vanished without a word may "
-    "still run for a while."
+    "Job {} has not ended: elastic-launch would resume it. Nodes that disappeared without deregistering may still run "
+    "for a while."
 )
 
 
 class JobActive(ElasticError):
-    """Somebody works on the job."""
+    """The job is in use, so its record cannot be deleted."""
 
     exit_code = 1
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+    common_flags.add_yes(parser)
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
@@ -52,11 +52,11 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
         if (await job.store.txn(guards, (Delete(KeyRange.prefix(job.keys.root)),))).succeeded:
             write([f"Job {job.job_id} is forgotten: {_keys_text(job.keys, stored)}. Its logs and checkpoints stay."])
             return 0
-    raise JobActive(f"job {job.job_id} changes all the time, so somebody works on it; nothing was deleted, try again")
+    raise JobActive(f"job {job.job_id} keeps changing, so it is in use; nothing was deleted, try again")
 
 
 async def _stored(job: NamedJob) -> dict[str, int]:
-    """The revision of every key of the job. No document is read: a job is forgotten whatever they contain."""
+    """Read the revision of every key of the job. No document is read, so damaged ones can be deleted, too."""
     listing = await job.store.list(KeyRange.prefix(job.keys.root), keys_only=True)
     if not listing.entries:
         raise job.missing()
@@ -70,29 +70,35 @@ def _check(job: NamedJob, stored: Iterable[str]) -> None:
         return
     named = shortened([*map(sanitize_line, nodes)], NAMED_MAX)
     raise JobActive(
-        f"job {job.job_id} has {counted(len(nodes), 'member')} ({named}), so nothing was "
+        f"job {job.job_id} has {counted(len(nodes), 'registered node')} ({named}), so nothing was "
         "deleted; stop it first: elastic-ctl stop"
     )
 
 
 def _ask(job: NamedJob, stored: Collection[str]) -> None:
-    """Have a person say yes. Raises `ConfigError` without a terminal, and `JobActive` at any other answer."""
-    if not (sys.stdin is not None and sys.stdin.isatty()):
-        raise ConfigError(f"forget deletes all that etcd knows of job {job.job_id}; without a terminal, add --yes")
-    if job.keys.verdict not in stored:
-        print_result(f"{_STILL.format(job.job_id)}\n")
-    print_result(f"Delete {_keys_text(job.keys, stored)} of job {job.job_id} below {job.keys.root}? [y/N] ")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise JobActive(f"job {job.job_id} stays as it is")
+    """Ask whether to delete the record. Raises `ConfigError` without a terminal, and `NotConfirmed`."""
+    warning = f"{_STILL.format(job.job_id)}\n" if job.keys.verdict not in stored else ""
+    confirm(
+        f"{warning}Delete {_keys_text(job.keys, stored)} of job {job.job_id} below {job.keys.root}?",
+        f"job {job.job_id} stays as it is",
+        deletes=f"forget deletes all that etcd knows of job {job.job_id}",
+    )
 
 
 def _keys_text(keys: JobKeys, found: Iterable[str]) -> str:
-    """What stands under these keys, in words: "verdict, spec, 12 events (17 keys)"."""
+    """Describe these keys: "verdict, spec, 12 events (17 keys)"."""
     counts = Counter(key.removeprefix(keys.root).partition("/")[0] for key in found)
     words = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
     return f"{', '.join(words)} ({counted(counts.total(), 'key')})"
 
 
 COMMAND: Final = Subcommand(
-    "forget", "delete all that etcd knows of a job that nobody works on any more", _arguments, _run
+    "forget",
+    "delete the record of a job that has no nodes; its logs and checkpoints stay",
+    _arguments,
+    _run,
+    examples=(
+        ("Delete the record of the job, after a question", "elastic-ctl forget --job-id j1"),
+        ("Delete it without a question", "elastic-ctl forget --job-id j1 --yes"),
+    ),
 )

@@ -1,4 +1,4 @@
-"""`elastic-ctl scale`, `drain` and `stop`: the orders of an operator, and the wait until one is carried out."""
+"""`elastic-ctl scale`, `drain` and `stop`: each writes a request to etcd and waits until the job has followed it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from elastic.core.view import StoreView
 from launcher.config import readers
 from launcher.config.durations import METAVAR, duration
 from launcher.ctl import pods
+from launcher.job import common_flags
+from launcher.job.confirmation import confirm, on_a_terminal
 from launcher.job.named_job import WHO, NamedJob, Subcommand, opened_job, write
 from launcher.job.stop import end_if_deserted, run_of, stop, why
 from launcher.job.submit import DEADLINE_MIN_S, drain, ended, scale
@@ -19,7 +21,7 @@ from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
 from launcher.text.sanitize import sanitize_line
 
-# Another number of nodes, for a job that runs or waits.
+# Change the number of nodes.
 
 
 def _scale_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,11 +45,18 @@ async def _scale(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 SCALE: Final = Subcommand(
-    "scale", "change how many nodes a job uses, or how many pods it has, while it runs", _scale_arguments, alone=_scale
+    "scale",
+    "change how many nodes a job uses, or how many pods it has, while it runs",
+    _scale_arguments,
+    alone=_scale,
+    examples=(
+        ("Use 2 to 4 nodes", "elastic-ctl scale --np 2:4"),
+        ("Change a Job in Kubernetes to 4 pods", "elastic-ctl scale --k8s-job train --np 4"),
+    ),
 )
 
 
-# Nodes leave in order: their workers save, and the others go on.
+# Make nodes leave gracefully.
 
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,21 +67,21 @@ def _drain_arguments(parser: argparse.ArgumentParser) -> None:
         "--deadline",
         type=readers.argument(duration(DEADLINE_MIN_S)),
         metavar=METAVAR,
-        help="the machine goes in this time: its workers get until 3 s before (default: --grace, --save_limit)",
+        help="time until the host goes away; its workers get 3 s less (default: --stop-timeout, --save-timeout)",
     )
     parser.add_argument(
-        "--no_wait", action="store_true", help="give the order, and do not wait until it is carried out"
+        "--no-wait", action="store_true", help="return once the request is written, without waiting for the nodes"
     )
 
 
 async def _drain(job: NamedJob, asked: argparse.Namespace) -> int:
-    line, told = await drain(job, asked.targets, asked.deadline)
+    line, nodes = await drain(job, asked.targets, asked.deadline)
     write([line])
-    return 0 if asked.no_wait or not told else await _wait_until_gone(job, told)
+    return 0 if asked.no_wait or not nodes else await _wait_until_gone(job, nodes)
 
 
 async def _wait_until_gone(job: NamedJob, nodes: Sequence[str]) -> int:
-    """Until the nodes have left."""
+    """Wait until the nodes have left, and report each."""
     waited, g = list(nodes), 0
     async with JobWatch(job, partial(write_stderr_line, who=WHO)) as newest:
         while True:
@@ -95,29 +104,47 @@ async def _wait_until_gone(job: NamedJob, nodes: Sequence[str]) -> int:
 
 
 DRAIN: Final = Subcommand(
-    "drain", "tell nodes to leave: their workers save and end, and the others go on", _drain_arguments, _drain
+    "drain",
+    "make nodes leave: their workers save and end, the other nodes continue",
+    _drain_arguments,
+    _drain,
+    examples=(
+        ("Drain all nodes of a host", "elastic-ctl drain 10.0.0.6"),
+        ("Drain node rank 1 of a host that goes away in 2 minutes", "elastic-ctl drain 1 --deadline 2m"),
+    ),
 )
 
 
-# The job ends, for good.
+# End the job for good.
 
 
 def _stop_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--now", action="store_true", help="do not let the workers save: they get 2 s (--loss_grace)")
     parser.add_argument(
-        "--no_wait", action="store_true", help="give the order, and do not wait until the job has ended"
+        "--now", action="store_true", help="do not let the workers save: they get 2 s (--failure-stop-timeout)"
     )
+    parser.add_argument(
+        "--no-wait", action="store_true", help="return once the request is written, without waiting for the job's end"
+    )
+    common_flags.add_yes(parser)
 
 
 async def _stop(job: NamedJob, asked: argparse.Namespace) -> int:
+    if not asked.yes and on_a_terminal() and (view := await job.view()).verdict is None:
+        confirm(_question(job, view, at_once=asked.now), f"job {job.job_id} continues")
     reason = why(at_once=asked.now)
     line, stopped = await stop(job, reason, at_once=asked.now, tell=partial(write_stderr_line, who=WHO))
     write([line])
     return 0 if asked.no_wait or stopped is None else await _wait_until_ended(job, stopped, reason)
 
 
+def _question(job: NamedJob, view: StoreView, *, at_once: bool) -> str:
+    nodes = counted(len(view.members), "node")
+    saves = "do not save" if at_once else "save"
+    return f"Stop job {job.job_id} for good? The workers of {nodes} {saves} and end."
+
+
 async def _wait_until_ended(job: NamedJob, stopped: StoreView, reason: str) -> int:
-    """Until the verdict is there and every node has left. Where all of them died meanwhile, it is written here."""
+    """Wait until the final status is written and every node has left. If all nodes have died, write it here."""
     run = run_of(stopped)
     said = False
     async with JobWatch(job, partial(write_stderr_line, who=WHO)) as newest:
@@ -141,5 +168,12 @@ async def _wait_until_ended(job: NamedJob, stopped: StoreView, reason: str) -> i
 
 
 STOP: Final = Subcommand(
-    "stop", "end a job: its workers save and leave, its agents end with exit code 0", _stop_arguments, _stop
+    "stop",
+    "end a job: its workers save, its agents end with exit code 0",
+    _stop_arguments,
+    _stop,
+    examples=(
+        ("Save and end the job, after a question on a terminal", "elastic-ctl stop --job-id j1"),
+        ("End it at once, without saving and without a question", "elastic-ctl stop --job-id j1 --now -y"),
+    ),
 )

@@ -33,7 +33,7 @@ STYLES: Final[Mapping[str, str]] = {
 
 
 def widths(lengths: Sequence[float], cells: int) -> list[int]:
-    """Whole cells for each length, in all exactly `cells`: a share that is cut most is the first to get one more."""
+    """Share `cells` among the lengths in proportion; the largest remainders get the cells that are left over."""
     total = sum(length for length in lengths if length > 0)
     if total <= 0:
         return [0] * len(lengths)
@@ -46,7 +46,7 @@ def widths(lengths: Sequence[float], cells: int) -> list[int]:
 
 
 def bar(phases: Mapping[str, float], width: int, *, ascii_only: bool) -> Text:
-    """The bar, and below it the name of each phase that is long enough to be seen, where its cells begin."""
+    """Draw the bar, and below it the name of each phase, if it fits, where its cells begin."""
     from rich.text import Text
 
     drawn, names = Text(), Text()

@@ -1,4 +1,4 @@
-"""`elastic-ctl scale` for a job in Kubernetes: it changes how many pods the Job or JobSet has, and asks no etcd."""
+"""`elastic-ctl scale` in Kubernetes: it changes the number of pods of a Job or JobSet, without etcd."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from launcher.k8s.sizing import WANTED
 from launcher.text.sanitize import sanitize_line
 
 TRIES_MAX: Final = 20
-"""An object that changes more often than this between a read and its patch is left as it is."""
-PROXY: Final = "run `kubectl proxy` on a machine of yours, and there add --api_server http://127.0.0.1:8001"
+"""How often the object may change between a read and its patch before the command gives up."""
+PROXY: Final = "run `kubectl proxy` on your machine, and there add --api-server http://127.0.0.1:8001"
 
 
 class PodsNotScaled(ElasticError):
@@ -28,36 +28,38 @@ class PodsNotScaled(ElasticError):
 
 
 class ApiUnreachable(ElasticError):
-    """The API server gives no answer that can be read."""
+    """The API server does not answer, or its answer cannot be read."""
 
     exit_code = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name an object of Kubernetes."""
-    group = parser.add_argument_group("instead of an etcd and a job: which object of Kubernetes; --np is then its pods")
+    group = parser.add_argument_group(
+        "which object of Kubernetes, instead of an etcd and a job; --np is its number of pods"
+    )
     whose = group.add_mutually_exclusive_group()
-    whose.add_argument("--k8s_job", metavar="NAME", help="the Job")
+    whose.add_argument("--k8s-job", metavar="NAME", help="the Job")
     whose.add_argument("--jobset", metavar="NAME", help="the JobSet, also the one of a TrainJob of this name")
     add_replicated_job(group)
     group.add_argument("--namespace", metavar="NAME", help="its namespace (default: the pod's own, or default)")
     group.add_argument(
-        "--api_server",
+        "--api-server",
         metavar="URL",
         help="the API server (default: the pod's own); http://127.0.0.1:8001 is that of `kubectl proxy`",
     )
 
 
 def named(asked: argparse.Namespace) -> bool:
-    """Tell whether an object of Kubernetes was named. Raises `ConfigError` for flags that need one without it."""
+    """Return whether an object of Kubernetes was named. Raises `ConfigError` for flags that need one without it."""
     found = asked.k8s_job is not None or asked.jobset is not None
     if not found and (asked.namespace is not None or asked.api_server is not None):
-        raise ConfigError("which object of Kubernetes? add --k8s_job NAME or --jobset NAME")
+        raise ConfigError("which object of Kubernetes? add --k8s-job NAME or --jobset NAME")
     return found
 
 
 async def resize(asked: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """Set the number of pods, and pin it for the autoscaler; what was done, in one line.
+    """Set the number of pods, and pin it for the autoscaler; return a message about what was done.
 
     Raises `ConfigError`, `PodsNotScaled`, `ApiRefused` and `ApiUnreachable`.
     """
@@ -77,7 +79,7 @@ async def resize(asked: argparse.Namespace, environ: Mapping[str, str]) -> str:
             target = scaled(api, job=asked.k8s_job, jobset=asked.jobset, replicated_job=asked.replicated_job)
             return await _resize(target, size, namespace)
     except NotScalable as error:
-        raise ConfigError(f"JobSet {asked.jobset}: {error}; name another one with --replicated_job") from error
+        raise ConfigError(f"JobSet {asked.jobset}: {error}; name another one with --replicated-job") from error
     except NO_ANSWER as error:
         reason = sanitize_line(str(error) or type(error).__name__)
         raise ApiUnreachable(f"the API server at {server} cannot be asked: {reason}") from error
@@ -109,5 +111,5 @@ async def _resize(target: ScaledObject, size: int, namespace: str) -> str:
             continue
         before = job.spec.completions or 0
         how = f"stays at {counted(size, 'pod')}" if before == size else f"from {before} to {counted(size, 'pod')}"
-        return f"{target}: {how}; the annotation {WANTED} says {size}, which the autoscaler keeps"
+        return f"{target}: {how}; the annotation {WANTED} is {size}, which the autoscaler keeps"
     raise PodsNotScaled(f"{target} changes too fast to be scaled; try again")

@@ -1,4 +1,4 @@
-"""`elastic-ctl report`: the page of a job as one HTML file to keep."""
+"""`elastic-ctl report`: a report of a job as one HTML file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ STDOUT: Final = "-"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="FILE", help="where it is written (default: JOB_ID.html; -: to stdout)")
-    parser.add_argument("--force", action="store_true", help="write it also where a file of that name is")
+    parser.add_argument("--out", metavar="FILE", help="the file to write (default: JOB_ID.html; - is stdout)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
@@ -40,7 +40,7 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
 
 
 async def report(job: NamedJob) -> bytes:
-    """The page of a job as it stands now. Raises `NoSuchJob`, `StoreError`."""
+    """Return the report of a job as HTML. Raises `NoSuchJob`, `StoreError`."""
     now = time.time()
     found = await overview_of(job, await job.view(everything=True))
     told, events, points = await read_report(job.store, job.keys, now)
@@ -48,15 +48,15 @@ async def report(job: NamedJob) -> bytes:
 
 
 def _check_absent(path: Path) -> None:
-    """See, before anything is read, that no file is there."""
+    """Raise `ConfigError` if the file exists, before anything is read from etcd."""
     with _write_errors(path):
         there = path.exists()
     if there:
-        raise ConfigError(f"{path} is there already; add --force to replace it, or name another file with --out")
+        raise ConfigError(f"{path} already exists; add --force to replace it, or name another file with --out")
 
 
 def _keep(path: Path, html: bytes) -> None:
-    """Write the file whole, or not at all; a device or a pipe is written to, and not replaced."""
+    """Replace the file atomically. A device or a pipe is written to instead."""
     with _write_errors(path):
         if path.exists() and not path.is_file():
             path.write_bytes(html)
@@ -72,4 +72,13 @@ def _write_errors(path: Path) -> Iterator[None]:
         raise ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out") from error
 
 
-COMMAND: Final = Subcommand("report", "write the page of a job as one HTML file to keep", _arguments, _run)
+COMMAND: Final = Subcommand(
+    "report",
+    "write a report of a job to one HTML file",
+    _arguments,
+    _run,
+    examples=(
+        ("Write j1.html", "elastic-ctl report --job-id j1"),
+        ("Replace a file", "elastic-ctl report --out report.html --force"),
+    ),
+)

@@ -1,4 +1,4 @@
-"""`elastic-ctl status`: a job as it stands, once or for as long as one looks."""
+"""`elastic-ctl status`: the state of a job, once or until it ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from launcher.config import readers
-from launcher.config.durations import METAVAR, duration, duration_text
+from elastic.core.view import StoreView
 from launcher.ctl import table
-from launcher.job import status_text
+from launcher.ctl.exit_codes import exit_code_of
+from launcher.job import common_flags, status_text
+from launcher.job.common_flags import WATCH_S_MIN, wants_json
+from launcher.job.listing import state_of
 from launcher.job.named_job import NamedJob, Subcommand, write
 from launcher.job.overview import JobOverview, overview_of
 from launcher.job.status import NodeState
@@ -33,43 +35,44 @@ STYLES: Final = {
     NodeState.DRAINING: "yellow",
     NodeState.LOST: "bold red",
 }
-WATCH_S: Final = 2.0
-WATCH_S_MIN: Final = 0.2
-"""No more often, whatever changes: each time all nodes are asked."""
-WATCH_S_MAX: Final = 86_400.0
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object, for scripts; with --watch one per line")
+    common_flags.add_output(parser, "json: one JSON object, for scripts; with --watch one per line")
+    common_flags.add_watch(parser, "show the job again at each change and after this time, until the job ends")
     parser.add_argument(
-        "--watch",
-        nargs="?",
-        const=WATCH_S,
-        type=readers.argument(duration(WATCH_S_MIN, WATCH_S_MAX)),
-        metavar=METAVAR,
-        help=f"go on until the job ends: at each change, and once in this time (default: {duration_text(WATCH_S)})",
+        "--exit-code",
+        action="store_true",
+        help="end with 0 if the job runs or has completed, 5 if it has failed, 6 if it does not run (yet), 7 if it was "
+        "stopped, and 1 if there is no such job",
     )
 
 
 async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
     if asked.watch is not None:
-        return await while_stdout_is_open(_watch(job, asked.watch, as_json=asked.json))
-    overview = await overview_of(job, await job.view())
-    if asked.json:
+        view = await while_stdout_is_open(_watch(job, asked.watch, as_json=wants_json(asked)))
+        return _exit_code(view) if asked.exit_code else 0
+    view = await job.view()
+    overview = await overview_of(job, view)
+    if wants_json(asked):
         _write_json(overview)
     elif sys.stdout.isatty():
         table.draw(_render_rich(overview))
     else:
         write(_plain(overview))
-    return 0
+    return _exit_code(view) if asked.exit_code else 0
+
+
+def _exit_code(view: StoreView) -> int:
+    return exit_code_of(state_of(view, len(view.members)))
 
 
 def _write_json(found: JobOverview) -> None:
     write((msgspec.json.encode(found.as_json).decode(),))
 
 
-async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> int:
-    """Show the job at each change of it and every `every_s`, until it has ended."""
+async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> StoreView:
+    """Show the job at each change of it and every `every_s`, until it has ended; return the last view."""
     async with JobWatch(job) as newest:
         if sys.stdout.isatty() and not as_json:
             from rich.console import Console
@@ -78,7 +81,7 @@ async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> int:
             with Live(console=Console(), auto_refresh=False) as live:
                 async for overview in _looks(job, newest, every_s):
                     live.update(_render_rich(overview, newest.trouble), refresh=True)
-            return 0
+            return newest.view
         before = None
         async for overview in _looks(job, newest, every_s):
             if as_json:
@@ -87,11 +90,11 @@ async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> int:
                 at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
                 write(([] if before is None else [""]) + [f"--- {at}", *_plain(overview, newest.trouble)])
                 before = now
-    return 0
+    return newest.view
 
 
 async def _looks(job: NamedJob, newest: JobWatch, every_s: float) -> AsyncIterator[JobOverview]:
-    """The job as it stands, at each change and every `every_s`; the last one has its verdict."""
+    """Yield the job at each change and every `every_s`; the last overview has the final status."""
     while True:
         overview = await overview_of(job, newest.view)
         yield overview
@@ -102,7 +105,7 @@ async def _looks(job: NamedJob, newest: JobWatch, every_s: float) -> AsyncIterat
 
 
 def _change_key(found: JobOverview, trouble: str) -> object:
-    """What people are told anew where nothing is drawn over: not each step, nor that it takes time."""
+    """Everything whose change is worth a new block in a file: not the steps, nor the passing of time."""
     told = [(node.node, node.state, node.note) for node in found.status.nodes]
     head = msgspec.structs.replace(found.status, nodes=(), saved=None)
     return head, told, frozenset(found.unreachable), trouble
@@ -110,11 +113,11 @@ def _change_key(found: JobOverview, trouble: str) -> object:
 
 def _header_lines(found: JobOverview, trouble: str) -> list[str]:
     lines = status_text.head_lines(found.status, time.time())
-    return [*lines, f"etcd does not answer ({trouble}); this is what it said last"] if trouble else lines
+    return [*lines, f"etcd does not answer ({trouble}); this is its last known state"] if trouble else lines
 
 
 def _plain(found: JobOverview, trouble: str = "") -> list[str]:
-    """Everything in plain columns, for files and other programs."""
+    """Return the lines in plain columns, for files and other programs."""
     lines = _header_lines(found, trouble)
     if found.status.nodes:
         lines += table.render_plain(status_text.COLUMNS, status_text.rows(found.status, found.snapshots))
@@ -122,7 +125,7 @@ def _plain(found: JobOverview, trouble: str = "") -> list[str]:
 
 
 def _render_rich(overview: JobOverview, trouble: str = "") -> RenderableType:
-    """The same for a terminal."""
+    """Return the lines for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
@@ -135,4 +138,13 @@ def _render_rich(overview: JobOverview, trouble: str = "") -> RenderableType:
     return Group(*parts)
 
 
-COMMAND: Final = Subcommand("status", "show a job: its generation, its nodes, and what it waits for", _arguments, _run)
+COMMAND: Final = Subcommand(
+    "status",
+    "show a job: its generation, its nodes, and what it waits for",
+    _arguments,
+    _run,
+    examples=(
+        ("Show the job now", "elastic-ctl status --elastic-server 10.0.0.5:2379 --job-id j1"),
+        ("Show it until it ends", "elastic-ctl status --watch"),
+    ),
+)

@@ -1,4 +1,4 @@
-"""A table of an answer: with rich on a terminal, in plain columns for files and other programs."""
+"""Tables: drawn by rich on a terminal, in plain columns for files and other programs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 GIVE_WAY: Final = ("host", "last event", "note", "why")
-"""Columns that become narrow on a narrow terminal; what one may have to type again, such as a node, stays whole."""
+"""Columns that shrink on a narrow terminal. Values that a user may have to type, such as a node, are never cut."""
 NARROW: Final = 6
-"""No narrower than this: where that is not enough, rows take more than one line, and nothing is cut."""
+"""The smallest width of a column. If that is still too wide, rows take several lines, and nothing is cut."""
 GAP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _RenderedTable:
-    """A table, or where its columns do not fit, whole lines that are folded at the end of the terminal's."""
+    """A table; if its columns do not fit, plain lines that wrap at the width of the terminal."""
 
     table: RenderableType
     width_min: int
@@ -37,7 +37,7 @@ class _RenderedTable:
 def render_rich(
     columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], numbers: Collection[str] = ()
 ) -> RenderableType:
-    """A table of rich; `styles` are rich's, one for each row, and `numbers` the columns that stand to the right."""
+    """Return a table for rich. `styles` has a rich style for each row; the columns in `numbers` are right-aligned."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
@@ -59,14 +59,14 @@ def render_rich(
 
 
 def render_plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The same in plain columns, line by line."""
+    """Return the lines of the same table in plain columns."""
     everything = [columns, *rows]
     widths = [max(map(len, column)) for column in zip(*everything, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in everything]
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
-    """Write a table; `styles` are rich's, one for each row."""
+    """Write a table. `styles` has a style of rich for each row."""
     if sys.stdout.isatty():
         draw(render_rich(columns, rows, styles))
     else:
@@ -74,10 +74,10 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence
 
 
 def draw(what: RenderableType) -> None:
-    """Write something of rich to the terminal."""
+    """Write a renderable of rich to the terminal."""
     from rich.console import Console
 
     console = Console()
-    with console.capture() as captured:  # It would end the process by itself where nobody reads.
+    with console.capture() as captured:  # Otherwise rich ends the process when stdout is closed.
         console.print(what)
     print_result(captured.get())

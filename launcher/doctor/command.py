@@ -1,4 +1,4 @@
-"""The subcommand: its flags, and the order of the checks."""
+"""The subcommand `doctor`: its flags, and the order of the checks."""
 
 from __future__ import annotations
 
@@ -19,37 +19,40 @@ from launcher.config.readers import StoreEndpoints
 from launcher.doctor.etcd import etcd_checks
 from launcher.doctor.job import job_checks
 from launcher.doctor.machine import machine_checks
+from launcher.job import common_flags
+from launcher.job.common_flags import wants_json
 from launcher.system.checks import Check, CheckLevel, lines, warn
 from launcher.system.stdout import print_result
 
 FLAGS: Final = ("host", "nic", "port_range", "log_dir", "checkpoint_dir")
-"""Flags of `elastic-launch` that say what it would use on this machine."""
+"""Flags of `elastic-launch` that select what it would use on this host."""
 SOMETHING_FAILED = 1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags beside those of the job."""
+    """Add the flags of the subcommand, without those of the job."""
     for name in FLAGS:
         flag = BY_NAME[name]
         help_text = f"{flag.help} ({flag.variables[0]})".replace("%", "%%")
-        parser.add_argument(f"--{name}", metavar=flag.metavar, help=help_text)
-    parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
+        parser.add_argument(flag.option, metavar=flag.metavar, help=help_text)
+    common_flags.add_output(parser, "json: one JSON object, for scripts")
 
 
 async def run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Make all checks and show them; 0 if nothing failed, 1 otherwise.
+    """Run all checks and print them; return 0 if none failed, 1 otherwise.
 
-    Without a server it is this machine alone; with one, etcd too; with a job id also the job.
+    Without a server it checks this host; with one, also etcd; with a job ID, also the job.
     """
     values = named_values(vars(asked), environ, (*JOB_FLAGS, *FLAGS))
     checks: list[Check] = []
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    as_json = wants_json(asked)
     async for check in _checks(values, environ):
         checks.append(check)
-        if not asked.json:
+        if not as_json:
             print_result("".join(f"{line}\n" for line in lines(check, colours=colours)))
     failed = any(check.level is CheckLevel.FAIL for check in checks)
-    if asked.json:
+    if as_json:
         print_result(msgspec.json.encode({"ok": not failed, "checks": checks}).decode() + "\n")
     return SOMETHING_FAILED if failed else 0
 

@@ -1,7 +1,8 @@
-"""What can be seen of this machine and its environment variables. Changes nothing: no folder, no port."""
+"""Checks of this host and its environment variables. They change nothing: they create no folder and keep no port."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -18,6 +19,7 @@ from elastic.errors import ConfigError, StoreUnavailable
 from launcher import __version__
 from launcher.config.config import Config
 from launcher.config.devices import visible_gpus
+from launcher.doctor.packages import other_packages, packages_check
 from launcher.doctor.torch_import import torch_checks
 from launcher.net import addresses, ports
 from launcher.net.addresses import bridge_hint, in_container
@@ -30,17 +32,18 @@ from launcher.workers.learned_cache import cache_folder, known_lists
 PYTHON_MIN = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_MIN = 64 << 20
-"""Docker's default, in which the batches of a few DataLoader workers do not fit."""
+"""Docker's default, which is too small for the batches of a few DataLoader workers."""
 PORTS_NEEDED = 5
-"""What a node with one worker holds: three where workers may meet, one for the agent, and one for the worker."""
+"""Ports of a node with one worker: three for the rendezvous of workers, one for the agent, one for the worker."""
 NAMED_MAX = 5
 
 
 def machine_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check by check, so that what is quick is shown before what is slow."""
+    """Yield check by check, so that the quick ones appear before the slow ones."""
     yield python_check(sys.version_info[:2], platform.python_version())
+    yield packages_of_this_process()
     gpus = visible_gpus(environ)
-    yield ok("cards", f"{len(gpus)} to use: {', '.join(gpus)}" if gpus else "none to use; workers run on the CPU")
+    yield ok("GPUs", f"{len(gpus)} available: {', '.join(gpus)}" if gpus else "none; workers run on the CPU")
     yield from torch_checks(environ, len(gpus))
     yield from network_checks(asked, environ)
     yield proxy_check(environ)
@@ -54,29 +57,37 @@ def machine_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]
 
 
 def imports_check(folder: Path | None) -> Check:
-    """What is known of the imports of scripts, for their next start."""
+    """Report which scripts have a learned list of imports, which speeds up their next start."""
     lists = [] if folder is None else known_lists(folder)
     details = []
     for known in lists:
         unfit = {module.name: module.why for module in known.unfit}
         names = ", ".join(module.name for module in known.imports.modules if module.name not in unfit) or "nothing"
-        left_out = "".join(f"; {name} is not: it {why}" for name, why in unfit.items())
-        details.append(f"{known.imports.own[0].file}: {names} is loaded before it{left_out}")
+        left_out = "".join(f"; {name} is not, because it {why}" for name, why in unfit.items())
+        details.append(f"{known.imports.own[0].file}: {names} is preloaded{left_out}")
     if not lists:
-        return ok("imports", "of no script are known yet; they are learned while it runs (--no_learn)")
-    return ok("imports", f"of {counted(len(lists), 'command')} are known, in {folder}", tuple(details[:NAMED_MAX]))
+        return ok("imports", "none are known yet; elastic-launch learns them while a script runs (--no-learn)")
+    return ok("imports", f"known for {counted(len(lists), 'command')}, in {folder}", tuple(details[:NAMED_MAX]))
 
 
 def python_check(found: tuple[int, ...], text: str) -> Check:
-    """Python, and our own version."""
+    """Check the version of Python, and report that of elastic-launch."""
     least = ".".join(map(str, PYTHON_MIN))
     if tuple(found) < PYTHON_MIN:
         return fail("python", f"{text} is too old", f"use Python {least} or newer")
     return ok("python", f"{text}, elastic-launch {__version__}")
 
 
+def packages_of_this_process() -> Check:
+    """Check whether this environment has other packages with the names of ours."""
+    own = Path(__file__).parents[2].resolve()
+    search_path = [Path(entry).resolve() for entry in sys.path]
+    others = other_packages(importlib.metadata.distributions(), search_path, Path.cwd(), own)
+    return packages_check(own, others, search_path)
+
+
 def network_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]:
-    """The address that this node would tell the others, and whether it is a container's own."""
+    """Check the address that this node would advertise, and whether it belongs only to a container."""
     inside = in_container()
     try:
         host = addresses.advertised(asked.host, environ, asked.servers, asked.nic)
@@ -84,30 +95,32 @@ def network_checks(asked: Config, environ: Mapping[str, str]) -> Iterator[Check]
         yield fail("address", str(error))
         return
     if not addresses.resolve(host):
-        yield warn("address", f"the name {host} is not known here", "put it into DNS or /etc/hosts, or give an address")
+        yield warn(
+            "address", f"this host cannot resolve the name {host}", "add it to DNS or /etc/hosts, or use an address"
+        )
     elif asked.servers or asked.host or asked.nic:
         yield ok("address", network_line(host, addresses.interface(host), asked.nic, environ))
     else:
         others = ", ".join(addresses.candidates()) or "none"
-        yield ok("address", f"without --elastic_server a job stays on this machine ({host}); others: {others}")
+        yield ok("address", f"without --elastic-server a job stays on this host ({host}); other addresses: {others}")
     if hint := bridge_hint(host, asked.servers, inside=inside):
         yield warn("container", hint)
     else:
-        yield ok("container", "this is one" if inside else "this is none")
+        yield ok("container", "running in one" if inside else "not in one")
 
 
 def proxy_check(environ: Mapping[str, str]) -> Check:
-    """Proxies that workers would use."""
+    """Check for proxies that workers would use."""
     warning = proxy_warning(environ)
     return warn("proxies", warning) if warning else ok("proxies", "none")
 
 
 def port_check(port_range: tuple[int, int] | None) -> Check:
-    """Whether there are free ports, in the range if one is given."""
+    """Check whether there are enough free ports, in the range if one is given."""
     if port_range is None:
         try:
             with ports.hold("", PORTS_NEEDED):
-                return ok("ports", "free ones are there; a firewall must leave all open between the nodes")
+                return ok("ports", "free ports are available; a firewall must leave all ports open between the nodes")
         except ConfigError as error:
             return fail("ports", str(error))
     low, high = port_range
@@ -116,11 +129,11 @@ def port_check(port_range: tuple[int, int] | None) -> Check:
     text = f"{free} of {high - low + 1} of {low}:{high} are free"
     if free < PORTS_NEEDED:
         return fail(
-            "ports", text, f"a node needs {PORTS_NEEDED} or more (4 and one for each worker); widen --port_range"
+            "ports", text, f"a node needs {PORTS_NEEDED} or more (4 and one for each worker); widen --port-range"
         )
     if taken:
         named = ", ".join(map(str, taken[:NAMED_MAX])) + (" …" if len(taken) > NAMED_MAX else "")
-        return warn("ports", f"{text}; taken: {named}", "ss -tlnp shows by whom")
+        return warn("ports", f"{text}; taken: {named}", "ss -tlnp lists the processes that hold them")
     return ok("ports", text)
 
 
@@ -133,20 +146,20 @@ def _free(port: int) -> bool:
 
 
 def shared_memory_check(folder: Path, usage: folder_checks.Usage = shutil.disk_usage) -> Check:
-    """Whether DataLoader workers and NCCL have room for what they share."""
+    """Check whether shared memory is large enough for DataLoader workers and NCCL."""
     total = free = 0
     with suppress(OSError):
         total, _, free = usage(folder)
     if free <= SHARED_MEMORY_MIN:
-        text = f"{folder} has {free >> 20} MB free of {total >> 20} MB" if total else f"there is no {folder}"
+        text = f"{folder} has {free >> 20} MB free of {total >> 20} MB" if total else f"{folder} does not exist"
         return warn(
-            "shared memory", text, "DataLoader workers and NCCL need more; docker run --shm-size 8g, or --ipc host"
+            "shared memory", text, "DataLoader workers and NCCL need more; use docker run --shm-size 8g or --ipc host"
         )
     return ok("shared memory", f"{size_text(free)} free of {size_text(total)}")
 
 
 def priority_check(nice: int, *, raised: bool) -> Check:
-    """Whether an agent that is started from here answers heartbeats before data loaders get a core."""
+    """Check whether an agent that is started here can answer heartbeats while data loaders use every core."""
     if raised:
         return ok("priority", f"the agent runs at nice {RAISED_NICE}, workers at nice 0")
     if nice:
@@ -160,29 +173,29 @@ def priority_check(nice: int, *, raised: bool) -> Check:
 
 
 def may_raise_priority() -> bool:
-    """Tell whether the agent may, by trying it in a thread: priorities belong to threads, and this one then ends."""
+    """Return whether the agent may raise its priority, by a trial in a thread: priorities belong to threads."""
     with ThreadPoolExecutor(max_workers=1) as trial:
         return trial.submit(raise_priority).result()
 
 
 DEAD: Mapping[str, str] = {
-    "FLAGS_sync_nccl_allreduce": "torch orders its collectives by itself; unset it",
+    "FLAGS_sync_nccl_allreduce": "torch orders its collectives automatically; unset it",
     "FLAGS_fuse_parameter_memory_size": "DistributedDataParallel(bucket_cap_mb=...) does this in torch; unset it",
     "FLAGS_fuse_parameter_groups_size": "DistributedDataParallel(bucket_cap_mb=...) does this in torch; unset it",
     "NCCL_ASYNC_ERROR_HANDLING": "its name in torch is TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT": "its name in torch is TORCH_NCCL_BLOCKING_WAIT",
     "NCCL_DESYNC_DEBUG": "its name in torch is TORCH_NCCL_DESYNC_DEBUG",
 }
-"""Variables without an effect, and what to do instead. The first three are Paddle's; since its version 2.0 they are
-options of its strategy and not read any more."""
+"""Variables without an effect, and what to do instead. The first three are Paddle's; since version 2.0 Paddle does not
+read them: they are options of its strategy."""
 
 
 def variable_checks(environ: Mapping[str, str], interfaces: Sequence[str]) -> list[Check]:
-    """Every variable that is set in vain; `interfaces` are the network interfaces of this machine."""
+    """Check for variables that have no effect; `interfaces` are the network interfaces of this host."""
     checks = [
         warn("variables", f"{name} is set and has no effect", hint) for name, hint in DEAD.items() if name in environ
     ]
     for variable, wanted in misnamed(environ, interfaces).items():
         hint = f"use one of {', '.join(interfaces)}, or unset it"
-        checks.append(fail("variables", f"{variable} is {wanted}, and no interface here fits", hint))
-    return checks or [ok("variables", "none that is set in vain")]
+        checks.append(fail("variables", f"{variable} is {wanted}, which matches no interface of this host", hint))
+    return checks or [ok("variables", "none without effect")]

@@ -1,4 +1,4 @@
-"""The doctor's question to every member: whom do you reach? Answers come within seconds, by a watch."""
+"""Asks every member which others it can connect to. The answers arrive within seconds, through a watch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from launcher.system.time_limit import wait_at_most
 from launcher.wire.probe_messages import Probe, ProbeAnswer, encode, read
 
 ANSWER_LIMIT_S = 5.0
-"""A member that is well needs `launcher.peers.reachability.LIMIT_S` at most."""
+"""A healthy member needs `launcher.peers.reachability.LIMIT_S` at most."""
 PROBE_TTL_S = 15.0
-"""If the doctor dies, its question lasts no longer than this."""
+"""The lifetime of a probe whose doctor died."""
 
 
 class ProbeBusy(ElasticError):
-    """Another doctor's question stands there, and did not go away."""
+    """The probe of another doctor is still in etcd."""
 
 
 async def probe_members(store: Store, keys: JobKeys, nodes: Collection[str]) -> dict[str, ProbeAnswer]:
-    """Ask all members, wait for the answers of `nodes`, and leave no key behind; the answers that came in time.
+    """Ask all members, wait for the answers of `nodes`, delete all keys, and return the answers that arrived in time.
 
-    Raises `ProbeBusy`, and `StoreError` when the store does not answer.
+    Raises `ProbeBusy` while another doctor asks, and `StoreError` if the store does not answer.
     """
     lease = await store.grant(PROBE_TTL_S)
     probe = Probe(secrets.token_hex(8), time.time())
@@ -39,14 +39,14 @@ async def probe_members(store: Store, keys: JobKeys, nodes: Collection[str]) -> 
         await wait_at_most(ANSWER_LIMIT_S, _collect(store, place, revision + 1, set(nodes), answers))
         return answers
     finally:
-        # The probe goes first: whoever answers later finds that it is gone, and writes nothing.
+        # Delete the probe first: a member that answers later then finds no probe and writes nothing.
         with suppress(StoreError):
             await store.revoke(lease.id)
             await store.txn([], [Delete(place)])
 
 
 async def _write(store: Store, keys: JobKeys, probe: Probe, lease: int) -> int:
-    """Write the probe as soon as no other one is there; the revision."""
+    """Write the probe as soon as no other one exists; return its revision."""
     place = KeyRange.key(keys.probe)
     for _ in range(2):
         wrote = await store.txn([Compare.absent(keys.probe)], [Put(keys.probe, encode(probe), lease)])
@@ -57,13 +57,13 @@ async def _write(store: Store, keys: JobKeys, probe: Probe, lease: int) -> int:
                 async for batch in batches:
                     if any(change.deleted for change in batch.changes):
                         break
-    raise ProbeBusy("another doctor asks at this moment; try again in some seconds")
+    raise ProbeBusy("another elastic-ctl doctor is running; try again in a few seconds")
 
 
 async def _collect(
     store: Store, place: KeyRange, revision: int, waiting: set[str], answers: dict[str, ProbeAnswer]
 ) -> None:
-    """Read answers until everybody has answered. One that cannot be read is none."""
+    """Read answers until every node has answered. Unreadable answers are ignored."""
     async with aclosing(store.watch([place], revision)) as batches:
         async for batch in batches:
             for change in batch.changes:

@@ -1,4 +1,4 @@
-"""Whether torch can be imported, asked of a child: it costs seconds, and what it loads may be broken."""
+"""Checks in a child process whether torch can be imported: that takes seconds, and a broken library may crash it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from launcher.system.checks import Check, fail, ok, warn
 from launcher.system.private_env import inheritable_env
 
 LIMIT_S = 120.0
-"""A cold disk in a network takes long."""
+"""A network disk with cold caches takes long."""
 OUTPUT_MARK = "elastic-doctor "
-"""What stands before the child's one line; torch may print others."""
+"""Prefix of the child's result line; torch may print other lines."""
 ASK = f"""
 import json
 import torch
@@ -26,7 +26,7 @@ nccl = there and d.is_nccl_available()
 print({OUTPUT_MARK!r} + json.dumps(dict(
     torch=torch.__version__,
     cuda=torch.version.cuda or "",
-    cards=torch.cuda.device_count() if torch.cuda.is_available() else 0,
+    gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0,
     gloo=there and d.is_gloo_available(),
     nccl=".".join(map(str, torch.cuda.nccl.version())) if nccl else "",
 )))
@@ -35,39 +35,39 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"No module named 'torch'", "pip install torch, in the environment that runs elastic-launch"),
     (
         r"lib(ssl|crypto)\.so",
-        "install OpenSSL's libraries (Debian: apt-get install libssl3; RPM: openssl-libs), or put their folder into "
+        "install OpenSSL's libraries (Debian: apt-get install libssl3; RPM: openssl-libs), or add their folder to "
         "LD_LIBRARY_PATH",
     ),
     (r"libcuda\.so", "install the NVIDIA driver; a container needs --gpus all"),
     (
         r"lib(cudart|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|cusparseLt|nccl|nvrtc|nvJitLink|nvToolsExt|"
         r"cupti|cufile|nvshmem)[\w.]*\.so",
-        "reinstall torch with pip, which brings the CUDA libraries, or put their folder into LD_LIBRARY_PATH",
+        "reinstall torch with pip, which brings the CUDA libraries, or add their folder to LD_LIBRARY_PATH",
     ),
     (r"GLIBCXX_|CXXABI_", "install a newer libstdc++ (Debian: libstdc++6; conda: libstdcxx-ng)"),
-    (r"GLIBC_", "this torch is for a newer system; use a newer image"),
+    (r"GLIBC_", "this torch requires a newer system; use a newer image"),
     (r"libgomp\.so", "install libgomp (Debian: apt-get install libgomp1)"),
     (
         r"cannot open shared object file",
-        "install the package that has this library, or put its folder into LD_LIBRARY_PATH",
+        "install the package that has this library, or add its folder to LD_LIBRARY_PATH",
     ),
-    (r"undefined symbol", "libraries of two versions are mixed; take LD_LIBRARY_PATH away, or reinstall torch"),
+    (r"undefined symbol", "libraries of two versions are mixed; unset LD_LIBRARY_PATH, or reinstall torch"),
 )
-"""What an error says, and what to do; the first that fits counts."""
+"""Patterns of errors and their fixes; the first match applies."""
 
 
 class TorchReport(msgspec.Struct, frozen=True):
-    """What the child found."""
+    """The result of the child."""
 
     torch: str
     cuda: str
-    gpus: int = msgspec.field(name="cards")
+    gpus: int
     gloo: bool
     nccl: str
 
 
 def torch_checks(environ: Mapping[str, str], gpus: int) -> list[Check]:
-    """Import torch in a child; `gpus` are those that this machine shows."""
+    """Import torch in a child process; `gpus` is the number of GPUs that this host lists."""
     try:
         ran = subprocess.run(
             [sys.executable, "-c", ASK],
@@ -78,7 +78,9 @@ def torch_checks(environ: Mapping[str, str], gpus: int) -> list[Check]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return [fail("torch", f"import torch takes more than {LIMIT_S:.0f} s", "look at the disk that it lies on")]
+        return [
+            fail("torch", f"import torch takes more than {LIMIT_S:.0f} s", "check the disk on which it is installed")
+        ]
     report_lines = [line for line in ran.stdout.decode(errors="replace").splitlines() if line.startswith(OUTPUT_MARK)]
     if ran.returncode or not report_lines:
         return [import_failure(ran.returncode, ran.stderr.decode(errors="replace"))]
@@ -86,26 +88,26 @@ def torch_checks(environ: Mapping[str, str], gpus: int) -> list[Check]:
 
 
 def import_failure(code: int, complaint: str) -> Check:
-    """The error of a failing import, with the fix for it."""
+    """Report the error of a failed import, with its fix."""
     if code < 0:
-        return fail("torch", f"import torch dies of {signal.Signals(-code).name}", "reinstall torch")
+        return fail("torch", f"import torch crashes with {signal.Signals(-code).name}", "reinstall torch")
     errors = [line.strip() for line in complaint.splitlines() if line and not line.startswith((" ", "Traceback"))]
     error = errors[-1] if errors else f"exit code {code}"
-    hint = next((hint for pattern, hint in HINTS if re.search(pattern, error)), "python -c 'import torch' shows it all")
+    hint = next((hint for pattern, hint in HINTS if re.search(pattern, error)), "run python -c 'import torch'")
     return fail("torch", f"import torch fails: {error}", hint)
 
 
 def torch_check(report: TorchReport, gpus: int) -> list[Check]:
-    """What torch says of itself, held against the cards that there are."""
+    """Compare what torch reports with the GPUs of this host."""
     checks = [ok("torch", f"{report.torch}, {f'CUDA {report.cuda}' if report.cuda else 'without CUDA'}")]
     if gpus and not report.gpus:
         hint = "install a torch that is built for CUDA" if not report.cuda else "its CUDA may be newer than the driver"
-        checks.append(warn("torch's cards", f"nvidia-smi lists {gpus}, torch can use none", hint))
+        checks.append(warn("torch's GPUs", f"nvidia-smi lists {gpus}, but torch can use none", hint))
     if not report.gloo:
-        checks.append(fail("backends", "this torch has no gloo", "install torch from its own packages"))
+        checks.append(fail("backends", "this torch has no gloo", "install an official build of torch"))
     elif not report.nccl:
         level = warn if gpus else ok
-        checks.append(level("backends", "gloo" + ("; no NCCL, so that cards cannot talk to each other" * bool(gpus))))
+        checks.append(level("backends", "gloo" + ("; no NCCL, so GPUs cannot exchange data" * bool(gpus))))
     else:
         checks.append(ok("backends", f"gloo, NCCL {report.nccl}"))
     return checks

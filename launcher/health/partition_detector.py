@@ -1,17 +1,17 @@
-"""When it is time to look whether other machines can be reached, and when to give up on those that cannot (pure).
+"""Decides when to probe other nodes, and when workers have waited too long for unreachable ones (pure).
 
-The workers of a node wait for others before their process group stands, or they have made steps and make none. Either
-may take long and be well. Only together with a machine that cannot be reached it is taken for a split network: from
-half of the limit on it is looked again and again who is reached, so that every node knows by the time at which the
-first one acts. What is not taken for one:
+The workers of a node wait for others before their process group is ready, or while a step makes no progress. Either
+may take long without a fault. Only a wait during which another node is unreachable counts as a network partition: from
+half of the limit on, the agent probes the other nodes repeatedly, so that every node has a result when the first one
+acts. These do not count as a partition:
 
-- a worker that prepares (`elastic.preparing`), here or elsewhere, and one that never said anything;
-- a step that takes not much longer than those before it, and a first one;
-- for four times as long, once a process group stands, or if one stood before with the same machine: one that was never
-  reached. A firewall may keep the agents apart, and not the workers.
+- a worker that reports a preparation (`elastic.preparing`), on any node, and a worker that never reported anything;
+- a step that takes not much longer than those before it, and a first step;
+- for four times the limit, a node that was never reached, if the process group is ready or workers of both nodes were
+  in one process group before: a firewall may block the agents, but not the workers.
 
-Workers that have all met, and whose group does not stand long after that, cannot speak with each other although their
-agents can. That is a failure whose place nobody knows.
+If all workers have met and their process group is not ready long after that, they cannot connect to each other although
+their agents can. This is a failure that no node can locate.
 
 Seconds are those of any monotonic clock.
 """
@@ -22,32 +22,32 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 FIRST_LOOK = 0.5
-"""Of the limit: from then on it is looked."""
+"""Fraction of the limit after which probes begin."""
 LOOK_EVERY = 0.125
-"""Of the limit: so often it is looked while somebody is not reached, and at first."""
+"""Fraction of the limit between two probes, at first and while a node is unreachable."""
 LASTS = 0.4
-"""Of the limit: so long nobody may have been reached who is given up."""
+"""Fraction of the limit for which a node must be unreachable before workers stop waiting for it."""
 LOOKS_MIN = 2
-"""So many looks in a row show that a machine is not reached. One may have been lost on the way."""
+"""Failed probes in a row that show that a node is unreachable. The packets of one may have been lost."""
 LOOK_MAX_S = 30.0
-"""While everybody is reached it is looked less and less often, and at least so often."""
+"""Longest pause between two probes; the pause doubles while all nodes are reachable."""
 BASELINE_S = 5.0
-"""So long after a process group stands it is looked who can be reached while all is well. The start itself has work."""
+"""Time between a ready process group and the probe of the healthy job: the agents are busy during the start."""
 STEPS = 3.0
-"""So many times the longest of the last steps is no wait."""
+"""A step may take this many times as long as the longest of the last steps before it counts as a wait."""
 FORGETS = 0.9
-"""How much of a longest step is left with each step after it."""
+"""Factor by which each further step reduces the longest step."""
 FIRST_STEP = 4.0
-"""Times the limit: a first step may take so long."""
+"""Times the limit: allowed duration of a first step."""
 NEVER_REACHED = 4.0
-"""Times as long workers wait before a machine counts that was never reached, and whose workers were."""
+"""Times the allowed wait after which a node counts whose agent was never reached although its workers were."""
 FORMS = 10.0
-"""Times the limit: so long a group may take to stand when all workers are there. It takes a moment."""
+"""Times the limit: time for a process group to become ready once all workers have met. It usually takes a moment."""
 
 
 @dataclass(slots=True)
 class _WorkerWait:
-    """Since when a worker waits, and how long that may take; how long its steps take."""
+    """When the wait of a worker began, how long it may take, and how long its steps take."""
 
     since: float
     allowed_s: float
@@ -55,7 +55,7 @@ class _WorkerWait:
 
 
 class PartitionDetector:
-    """The clock of one node's workers in one generation; they are known by their local ranks."""
+    """Times the workers of one node in one generation; they are identified by their local ranks."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class PartitionDetector:
         known: set[str] | None = None,
         met: set[str] | None = None,
     ) -> None:
-        """`limit_s`: so long workers may wait while a machine is not reached; 0 switches the clock off.
+        """Take the time that workers may wait while another node is unreachable; 0 disables the detector.
 
         `known` are nodes that were reached before, or linked; those of `others` that are reached are added to it.
         `met` are nodes whose workers were in one process group with those of this one; `others` are added to it when
-        the group stands.
+        the group is ready.
         """
         self.limit_s = limit_s
         self._others = frozenset(others)
@@ -83,20 +83,20 @@ class PartitionDetector:
         self._pause_s = limit_s * LOOK_EVERY
         self._unreached: dict[str, tuple[float, int]] = {}
 
-    # --- what workers say -----------------------------------------------------------------------------------------
+    # --- reports of workers ---------------------------------------------------------------------------------------
 
     def waits(self, local_rank: int, now: float, *, prepares: bool = False) -> None:
-        """A worker waits for others before the group stands; `prepares`: one of them prepares something."""
+        """Record that a worker waits for its process group; `prepares`: one of the others reports a preparation."""
         if prepares or local_rank not in self._waits:
             self._begin(local_rank, _WorkerWait(now, self.limit_s))
 
     def met(self, local_rank: int, now: float) -> None:
-        """All workers are there, and their group is about to stand."""
+        """Record that all workers have met, as this worker reports; their group should be ready soon."""
         self.waits(local_rank, now)
         self._met_at[local_rank] = now
 
     def formed(self, local_rank: int, now: float) -> None:
-        """Its group stands."""
+        """Record that the process group of a worker is ready."""
         self._waits.pop(local_rank, None)
         self._met_at.pop(local_rank, None)
         self._unreached = {}
@@ -106,11 +106,11 @@ class PartitionDetector:
         self._met.update(self._others)
 
     def restored(self, local_rank: int, now: float) -> None:
-        """A worker has its state, and begins its first step."""
+        """Record that a worker has restored its state and begins its first step."""
         self._begin(local_rank, _WorkerWait(now, FIRST_STEP * self.limit_s))
 
     def steps(self, local_rank: int, now: float) -> None:
-        """A worker made a step: the ways that it needs are open."""
+        """Record that a worker made a step, so its connections work."""
         before = self._waits.get(local_rank)
         step_s = 0.0
         if before is not None and before.step_s is not None:
@@ -118,29 +118,29 @@ class PartitionDetector:
         self._begin(local_rank, _WorkerWait(now, max(self.limit_s, STEPS * step_s), step_s))
 
     def preparing(self, local_rank: int) -> None:
-        """A worker prepares something: nobody here is awaited until it is ready."""
+        """Suspend the detector until this worker is ready."""
         self._preparing.add(local_rank)
 
     def ready(self, local_rank: int, now: float) -> None:
-        """The preparation is over; all begin anew."""
+        """End the preparation of a worker; the wait of every worker restarts at 0."""
         if local_rank in self._preparing:
             self._preparing.discard(local_rank)
             for wait in self._waits.values():
                 wait.since = now
 
     def gone(self, local_rank: int, now: float) -> None:
-        """A worker is not awaited any more."""
+        """Stop timing a worker."""
         self._waits.pop(local_rank, None)
         self._met_at.pop(local_rank, None)
         self.ready(local_rank, now)
         if not self._waits:
             self._unreached = {}
 
-    # --- who is reached -------------------------------------------------------------------------------------------
+    # --- results of probes ----------------------------------------------------------------------------------------
 
     @property
     def look_at(self) -> float | None:
-        """When it is to be looked who is reached, None while that does not matter."""
+        """When to probe the other nodes, None while that is not needed."""
         if not self.limit_s:
             return None
         times = [self._baseline_at] if self._baseline_at is not None else []
@@ -151,7 +151,7 @@ class PartitionDetector:
         return min(times, default=None)
 
     def looked(self, reached: Collection[str], unreached: Collection[str], now: float) -> None:
-        """What was seen of those that could be tried."""
+        """Record the result of a probe of the nodes that could be tried."""
         self._looked_at, self._baseline_at = now, None
         self._known.update(reached)
         long = any(now >= wait.since + NEVER_REACHED * wait.allowed_s for wait in self._waits.values())
@@ -165,17 +165,17 @@ class PartitionDetector:
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """Who is not reached, by more than one look, while workers wait."""
+        """The nodes that more than one probe in a row did not reach while workers wait."""
         return tuple(sorted(node for node, (_, looks) in self._unreached.items() if looks >= LOOKS_MIN))
 
     def given_up(self, now: float) -> list[int]:
-        """The local ranks of workers that wait, if those that are `unreached` have been so for too long; or nobody."""
+        """Return the local ranks of waiting workers if a node has been `unreached` for too long, else none."""
         lasted = any(now >= self._unreached[node][0] + LASTS * self.limit_s for node in self.unreached)
         waited = any(now >= wait.since + wait.allowed_s for wait in self._waits.values())
         return sorted(self._waits) if lasted and waited and self.limit_s and not self._preparing else []
 
     def unformed(self, now: float) -> list[int]:
-        """The local ranks of workers that have met the others, and whose group does not stand for too long."""
+        """Return the local ranks of workers that have met the others and whose group is overdue."""
         late = any(now >= at + FORMS * self.limit_s for at in self._met_at.values())
         return sorted(self._met_at) if late and self.limit_s else []
 

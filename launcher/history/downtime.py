@@ -1,14 +1,14 @@
-"""The pauses of a job, from what its history and the course of its training say (pure).
+"""The downtimes of a job, from its history and its training curve (pure).
 
-A pause is that of `launcher.history.goodput`: it goes from the last step before (or the first sign that something is
-wrong) to the first step after. A recovery tells both. Where nobody lived to tell it, a pause is counted
+A downtime is a pause as in `launcher.history.goodput`: it lasts from the last step before (or the first symptom) to the
+first step after. A recovery records both. If no surviving node recorded them, a downtime is counted
 
-- from the last step of the generation before that is in the course; otherwise from the new generation
-- until the first step of its generation in the course; without one until its workers got their go, if the script is
-  not known to report steps and another world has followed; otherwise for as long as the generation lasts
+- from the last step of the previous generation in the curve; otherwise from the new generation
+- until the first step of its generation in the curve; without one until its workers got their start signal, if the
+  script is not known to report steps and another generation has followed; otherwise as long as the generation lasts
 
-and a job without a verdict whose newest step is old is in a pause since then. In a parameter-server job only the first
-start is a pause: a recovery there is that of some seats, and the others go on.
+and a job without a final status whose newest step is old has been down since then. In a parameter-server job only the
+first start is a downtime: a recovery there concerns some tasks, and the others continue.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from launcher.history.recovery import PhaseEnd
 from launcher.history.training_curve import CurvePoint
 
 STALE_S: Final = 150.0
-"""The course is written once in 60 s: a newest step that is older than this is the last one."""
+"""The curve is written once in 60 s: a newest step that is older than this is the last one."""
 STALE_STEPS: Final = 5.0
-"""And older than so many steps, where a step takes longer."""
+"""And older than this number of steps, if a step takes longer."""
 
 
 class Downtime(msgspec.Struct, frozen=True, kw_only=True):
     """A time without a step, before generation `g`: wall clocks, seconds since the epoch.
 
-    `again` steps were lost in it, and `made` of them have been made again since; that took `again_s`, as long as steps
-    take and no longer than there was time for it. `open`: it has not ended.
+    `again` steps were lost in it, and `made` of them have been repeated since; that took `again_s`, derived from
+    the usual step time and bounded by the available time. `open`: it has not ended.
     """
 
     g: int
@@ -49,17 +49,17 @@ class Downtime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pause(self) -> PauseInterval:
-        """As goodput counts it."""
+        """The downtime as goodput counts it."""
         return PauseInterval(self.began, self.ended, self.again_s)
 
 
 class GenerationRecord:
-    """What is known of one generation: its events, in their order, and its points of the course."""
+    """What is known of one generation: its events, in their order, and its points of the curve."""
 
     def __init__(self, g: int, events: Sequence[HistoryEvent], points: Sequence[CurvePoint]) -> None:
         """`events` are not empty."""
         worlds = [event for event in events if event.what is EventKind.GENERATION]
-        whole = [  # A recovery with a revision is that of some seats.
+        whole = [  # A recovery with a revision concerns some tasks only.
             event
             for event in events
             if event.what is EventKind.START or (event.what is EventKind.RECOVERY and not event.rev)
@@ -75,17 +75,17 @@ class GenerationRecord:
 
     @property
     def phases(self) -> Mapping[str, float]:
-        """Those of its recovery, or first start."""
+        """The phases of its recovery, or first start."""
         return self.recovery.phases if self.recovery is not None else {}
 
     @property
     def recovery_s(self) -> float | None:
-        """How long that took."""
+        """The length of that recovery in seconds."""
         return sum(self.phases.values()) if self.phases else None
 
     @property
     def why(self) -> ChangeReason | None:
-        """Why it was made."""
+        """The reason of the generation."""
         told = self.made or self.recovery
         return told.why if told is not None else None
 
@@ -96,20 +96,20 @@ class GenerationRecord:
 
     @property
     def first_step_at(self) -> float | None:
-        """When it made its first step, or came as far as is known of a script that reports none; None: it did not."""
+        """When it made its first step, or the last known phase of a script that reports none; None: it did not."""
         recovery = self.recovery
         if recovery is not None and recovery.complete is not False:
             return recovery.at if recovery.began is None else recovery.began + (self.recovery_s or 0.0)
         return self.points[0].at if self.points else None
 
     def last_step(self, after: GenerationRecord | None) -> int | None:
-        """The newest step that is known of it; the recovery of the generation `after` it tells of one, too."""
+        """Return its newest known step; the recovery of the generation `after` it may also know one."""
         told = after.recovery.last_step if after is not None and after.recovery is not None else None
         known = [*(point.step for point in self.points[-1:]), *([told] if told is not None else [])]
         return max(known, default=None)
 
     def steps_until(self, last: int | None) -> int | None:
-        """How many steps there are from its beginning to this one; None if either is not known."""
+        """Return the number of steps from its beginning to this one; None if either is not known."""
         begins = self.recovery.restored_step if self.recovery is not None else None
         if begins is None and self.points:
             begins = self.points[0].step - 1
@@ -117,9 +117,9 @@ class GenerationRecord:
 
 
 def pauses(notes: Sequence[GenerationRecord], until: float, *, ended: bool, has_members: bool) -> list[Downtime]:
-    """The pause before each generation, and the one that still lasts at `until`, if any.
+    """Return the downtime before each generation, and the one that still lasts at `until`, if any.
 
-    `ended`: that is the verdict. `has_members`: a member is registered; without one nobody makes a step.
+    `ended`: at `until` the job ended. `has_members`: a member is registered; without members no step completes.
     """
     reports = any(record.reports for record in notes)
     downtimes: list[Downtime] = []
@@ -164,7 +164,7 @@ def _began(record: GenerationRecord, before: GenerationRecord | None) -> float:
 
 
 def _still_since(newest: GenerationRecord, now: float, *, has_members: bool) -> float | None:
-    """Since when a job that goes on makes no steps; None if it does, or if it never told of any."""
+    """Return the time since which a running job completes no steps; None if it does, or if it never reported any."""
     if not newest.points:
         return None
     last = newest.points[-1]

@@ -1,9 +1,10 @@
-"""The history of a job for people, in the store: who changed the world, when, and why (pure).
+"""The history of a job for users, in etcd: who changed the world, when, and why (pure).
 
-The leader writes one short event for each generation, go, verdict and eviction, after it was carried out, and who
-tells of a recovery one for it, once it is over. An operator's verdict comes with its event. In a parameter-server job
-the leader adds how the recovery of seats began that start on another node. Nothing depends on it, and an event can be
-missing: its writer may be gone, or not know that its proposal held.
+The leader writes one short event for each generation, start signal, final status and eviction, after it was carried
+out, and the node that reports a recovery writes one for it, once it is over. A final status set by a user is written
+together with its event. In a parameter-server job the leader adds how the recovery of tasks began that start on another
+node. Nothing depends on the history, and an event can be missing: its writer may have failed, or not know that its
+proposal was accepted.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ KEPT: Final = 200
 TEXT_MAX: Final = 1000
 PHASES_MAX: Final = 32
 NODES_MAX: Final = 64
-"""Nodes of a generation that its event names; of the others it says how many there are."""
+"""Nodes of a generation that its event names; of the others it has the number."""
 TAIL_MAX: Final = 20
 LINE_MAX: Final = 400
 """Lines, and characters of a line, of the log of a process that failed."""
 LOG_MAX: Final = 4096
 AT_MAX: Final = 253_402_300_799
-"""The last second of the year 9999, the last that a calendar can name."""
+"""The last second of the year 9999, the last one that a calendar can name."""
 _DIGITS: Final = 14
-"""Of the milliseconds in a key, so that keys sort by time."""
+"""Digits of the milliseconds in a key, so that keys sort by time."""
 
 
 LAST_MS: Final = 10**_DIGITS - 10**6
@@ -49,15 +50,15 @@ LAST_MS: Final = 10**_DIGITS - 10**6
 
 
 class EventKind(StrEnum):
-    """What an event tells of."""
+    """The kinds of events."""
 
     GENERATION = "generation"
     GO = "go"
     VERDICT = "verdict"
     START = "start"
     RECOVERY = "recovery"
-    TASKS = "seats"
-    ORDER = "order"
+    TASKS = "tasks"
+    ACTION = "action"
     EVICTION = "eviction"
 
 
@@ -69,7 +70,7 @@ Name = Annotated[str, msgspec.Meta(max_length=300)]
 
 
 class FailureRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The first failure of generation `g`: the process of that role and rank ended on `node`, with `code`.
+    """The root cause of the failure of generation `g`: the process of that role and rank ended on `node`, with `code`.
 
     `words` say how, `log` is the path of its log there, `tail` has the log's last lines.
     """
@@ -86,21 +87,21 @@ class FailureRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event: `node` wrote it, `at` is that node's wall clock, `text` says everything in one sentence for people.
+    """One event: `node` wrote it, `at` is that node's wall clock, `text` says everything in one sentence for users.
 
-    The other fields say it for programs. An event of an older version has none of them.
+    The other fields are for programs. An event of an older version lacks them.
 
     ===================== =========================================================================================
     generation            `run`, `why`, `reason`, `nodes` (by M_id, at most `NODES_MAX`), `more` (further ones),
-                          `world` (workers in all), `rev` (of a roster), `failure` (which a roster's revision mends)
+                          `world` (workers in all), `rev` (of a cluster spec), `failure` (which that revision fixes)
     go                    `charged` (restarts so far), `reason`, `failure` (of the generation before it)
     verdict               `run`, `status`, `reason`, `failure`
     start, recovery       `why`, `reason`, `before` (the generation that ended; 0 of a start), `began`, `phases`
                           (seconds, in their order), `complete`, `between_steps`, `last_step` and `restored_step`
-                          (None: nobody told it), `last_at` (when that last step was made), `rev`
-    seats                 `phases`, `rev` in which the seats start, `of`: the node that starts them
-    eviction              `of`: the node that was evicted, its `host`, `silent_s`: for how long the writer had heard
-                          nothing from it, `by`: the other nodes that did not reach it
+                          (None: not reported), `last_at` (when that last step was made), `rev`
+    tasks                 `phases`, `rev` in which the tasks start, `of`: the node that starts them
+    eviction              `of`: the node that was evicted, its `host`, `silent_s`: for how long the writer had received
+                          nothing from it, `by`: the other nodes that could not connect to it
     ===================== =========================================================================================
     """
 
@@ -134,7 +135,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> list[HistoryEvent]:
-    """The events of a proposal that was carried out, none of any other transaction."""
+    """Return the events of a proposal that was carried out, none of any other transaction."""
     events = []
     for operation in transaction.then:
         if not isinstance(operation, Put) or operation.key not in (*keys.generations, keys.go, keys.verdict):
@@ -143,7 +144,7 @@ def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> 
             case Generation() as document:
                 events.append(_of_generation(document, node, at))
             case Go() as go:
-                parts = [*_words(go.cause), go.note, f"{go.budget.charged} restarts charged"]
+                parts = [*_words(go.cause), go.note, f"{counted(go.budget.charged, 'restart')} used"]
                 text = "; ".join(filter(None, parts))
                 fields = {"charged": go.budget.charged, "reason": go.note[:TEXT_MAX]}
                 events.append(_event(EventKind.GO, go.g, text, node, at, **fields, failure=_failure(go.cause)))
@@ -155,7 +156,7 @@ def events_of(keys: JobKeys, transaction: Transaction, node: str, at: float) -> 
 
 
 def of_recovery(recovery: Recovery, node: str, at: float, now: float) -> HistoryEvent:
-    """The event of a recovery, or of a first start, at `at`, which is `now` on the clock of the recovery."""
+    """Return the event of a recovery, or of a first start, at `at`, which is `now` on the clock of the recovery."""
     return _event(
         EventKind.START if recovery.start else EventKind.RECOVERY,
         recovery.g,
@@ -177,7 +178,7 @@ def of_recovery(recovery: Recovery, node: str, at: float, now: float) -> History
 
 
 def of_beginning(beginning: RecoveryBeginning, node: str, at: float) -> HistoryEvent:
-    """The event of seats that start on another node than `node`, which proposed it."""
+    """Return the event of tasks that start on another node than `node`, which proposed it."""
     phases = _lengths(beginning.phases)
     return _event(
         EventKind.TASKS, beginning.g, beginning.text, node, at, phases=phases, rev=beginning.rev, of=beginning.node
@@ -185,25 +186,25 @@ def of_beginning(beginning: RecoveryBeginning, node: str, at: float) -> HistoryE
 
 
 def of_eviction(note: NoteSilence, g: int, node: str, at: float) -> HistoryEvent:
-    """The event of a silent node that `node`, the leader, has evicted from generation `g`."""
-    others = f"{joined(note.by)} {'do' if len(note.by) > 1 else 'does'} not reach it"
+    """Return the event of a silent node that `node`, the leader, has evicted from generation `g`."""
+    others = f"{joined(note.by)} cannot connect to it"
     alone = f"there was no other node to ask, and {node} reached etcd meanwhile"
-    text = f"{node} heard nothing from {note.node} (host {note.host}) for {note.silent_s:.1f} s and does not reach it; "
+    text = f"{node} received nothing from {note.node} (host {note.host}) for {note.silent_s:.1f} s and cannot connect; "
     fields = {"of": note.node, "host": note.host, "silent_s": round(note.silent_s, 3), "by": note.by}
     return _event(EventKind.EVICTION, g, text + (f"{others} either" if note.by else alone), node, at, **fields)
 
 
 def beginning(events: Iterable[HistoryEvent], recovery: Recovery, node: str) -> HistoryEvent | None:
-    """What the leader noted of how a recovery of `node` began, None if it is not there."""
+    """Return what the leader noted of how a recovery of `node` began, None if it is missing."""
     at = (EventKind.TASKS, recovery.g, recovery.rev, node)
     return next((event for event in events if (event.what, event.g, event.rev, event.of) == at), None)
 
 
 def remember(keys: JobKeys, event: HistoryEvent, present: Sequence[str]) -> tuple[Operation, ...]:
-    """What to write for an event when these keys of events are there, in order: itself, and away with the oldest.
+    """Return the operations that write an event, when these keys of events exist, in order; they delete the oldest.
 
-    Keys keep the order in which things happened: where a clock is behind that of an earlier writer, the event is put
-    right after the newest. What stands there for a time after which no key has room is none.
+    Keys keep the order of the events: if a clock is behind that of an earlier writer, the event is put right after the
+    newest. A key with a time after which no key fits is ignored.
     """
     at_ms = int(event.at * 1000)
     times = (ms for key in present if (ms := _milliseconds(keys, key)) is not None)
@@ -216,13 +217,13 @@ def remember(keys: JobKeys, event: HistoryEvent, present: Sequence[str]) -> tupl
 
 
 def written_at(keys: JobKeys, key: str) -> float | None:
-    """When the event under a key was written, about: seconds since the epoch. None if it is no event's key."""
+    """Return when the event under a key was written, about: seconds since the epoch. None if it is no event's key."""
     at_ms = _milliseconds(keys, key)
     return at_ms / 1000 if at_ms is not None else None
 
 
 def read(keys: JobKeys, entries: Iterable[KeyValue]) -> list[HistoryEvent]:
-    """The events of a listing, oldest first. What cannot be read is left out."""
+    """Return the events of a listing, oldest first. Entries that cannot be parsed are left out."""
     own, found = [entry for entry in entries if entry.key.startswith(keys.events)], []
     for entry in sorted(own, key=lambda entry: entry.key):
         with suppress(*UNREADABLE):
@@ -273,7 +274,7 @@ def _lengths(phases: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _wall(moment: float, at: float, now: float) -> float:
-    """A moment of the clock that shows `now`, as a wall clock that shows `at`."""
+    """Return a moment of the clock that shows `now`, as a wall clock that shows `at`."""
     return min(max(round(at - (now - moment), 3), 0.0), AT_MAX)
 
 

@@ -1,4 +1,4 @@
-"""What a node has seen go wrong, and what it has proposed: the beginnings of a recovery (pure).
+"""The failures that a node has observed, and its proposals: the beginnings of a recovery (pure).
 
 Both timelines begin with these (`launcher.history.recovery_recorder` and `launcher.history.ps_recovery_recorder`).
 """
@@ -25,28 +25,28 @@ from elastic.core.model import Generation, OutcomeKind
 from elastic.core.transactions import Transaction
 
 FailureSignal = tuple[str, str]
-"""What is wrong ("lost", "failed"), and with which node."""
+"""The kind of failure ("lost", "failed"), and its node."""
 
 
 class NoticedFailure(NamedTuple):
-    """When something went wrong, as far as can be seen, and when this node knew it."""
+    """When something failed, as far as can be observed, and when this node knew it."""
 
     at: float
     known_at: float
 
 
 class FailureSignals:
-    """Since when something is wrong with which member of the generation."""
+    """The members of the generation that show a failure, and since when."""
 
     def __init__(self, node: str) -> None:
-        """`node` is this one."""
+        """`node` is this node."""
         self._node = node
         self.found: dict[FailureSignal, NoticedFailure] = {}
 
     def notice(
         self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float, *, settled: bool
     ) -> None:
-        """Note what an event shows; it came at `arrived`. `settled`: the generation has come up, so it can fail."""
+        """Note what an event shows; it arrived at `arrived`. `settled`: the generation has started, so it can fail."""
         for action in actions:
             if isinstance(action, NoteSilence) and action.step is SilenceStep.EVICTED:
                 self._add(facts, "lost", action.node, arrived - action.silent_s, arrived)
@@ -63,19 +63,19 @@ class FailureSignals:
                 self._compare(facts, arrived, settled=settled)
 
     def failed(self, at: float, known_at: float) -> None:
-        """A process of this node ended by itself, and not well."""
+        """Note that a process of this node failed on its own."""
         self.found.setdefault(("failed", self._node), NoticedFailure(at, known_at))
 
     def of(self, node: str) -> NoticedFailure | None:
-        """The first sign of a node, None if nothing is wrong with it."""
+        """Return the first symptom of a node, None if nothing is wrong with it."""
         return min((noticed for (_, one), noticed in self.found.items() if one == node), default=None)
 
     def keep_lost(self, lost: Collection[str]) -> None:
-        """Forget everything but that these nodes were lost."""
+        """Forget everything except that these nodes failed."""
         self.found = {sign: noticed for sign, noticed in self.found.items() if sign[0] == "lost" and sign[1] in lost}
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Forget all nodes but these: the others are well again, or in the generation no more."""
+        """Forget all nodes but these: the others have recovered, or left the generation."""
         self.found = {sign: noticed for sign, noticed in self.found.items() if sign[1] in nodes}
 
     def _compare(self, facts: AgentState, arrived: float, *, settled: bool) -> None:
@@ -103,14 +103,14 @@ class FailureSignals:
 
 
 def _silent_since(facts: AgentState, node: str, arrived: float) -> float:
-    """When a node that is silent was heard last; `arrived` for any other node."""
+    """Return when a silent node was heard last; `arrived` for any other node."""
     peer = facts.silence.peers.get(node)
     return min(peer.since, arrived) if peer is not None else arrived
 
 
 @dataclass(slots=True)
 class SentProposal:
-    """A proposal of this node: when it was called for and sent, and when the store had it, if that is known."""
+    """A proposal of this node: when it became necessary and was sent, and when etcd had it, if that is known."""
 
     generation: Generation
     transaction: Transaction
@@ -130,7 +130,7 @@ class ProposalTracker:
     def observe(
         self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
     ) -> None:
-        """Note what the core makes of an event: that it wants another generation, sends it, and is answered."""
+        """Note the core's reaction to an event: that it wants another generation, sends it, and gets an answer."""
         if isinstance(event, TransactionAnswered):
             for proposed in [sent for sent in self._proposals if sent.transaction is event.transaction]:
                 if event.succeeded:
@@ -149,7 +149,7 @@ class ProposalTracker:
                 self._proposals.append(SentProposal(decision.generation, action.transaction, evidence_at, now))
 
     def of(self, generation: Generation) -> SentProposal | None:
-        """This node's proposal that became this generation, None if another node made it. It is given once."""
+        """Return this node's proposal that became this generation, None if another node made it; only once."""
         same = [proposed for proposed in reversed(self._proposals) if proposed.generation == generation]
         self._proposals = [proposed for proposed in self._proposals if proposed not in same][-1:]
         # One whose answer was lost may have been made twice.

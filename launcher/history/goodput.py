@@ -1,10 +1,10 @@
-"""Goodput: the share of a stretch of time in which steps were made that count (pure).
+"""Goodput: the share of a period in which steps were made that count (pure).
 
-    goodput = (wall time - time in pauses - time of steps that were made again) / wall time
+    goodput = (wall time - time in pauses - time of repeated steps) / wall time
 
 A pause is the time without a step: a first start, from the command to the first step, and each recovery, from the last
-step before it (or, where no steps are reported, from the first sign that something is wrong) to the first step after
-it. What is still paused at the end is a pause until then. Pauses that overlap count once. Waiting for nodes is a pause.
+step before it (or, if no steps are reported, from the first symptom) to the first step after it. A pause that lasts at
+the end counts until then. Pauses that overlap count once. Waiting for nodes is a pause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class PauseInterval(NamedTuple):
-    """A time without a step, on any one clock, in seconds; `again_s`: so long steps were made again after it."""
+    """A time without a step, on any one clock, in seconds; `again_s`: the time of repeated steps after it."""
 
     began: float
     ended: float
@@ -23,7 +23,7 @@ class PauseInterval(NamedTuple):
 
 
 def goodput(began: float, ended: float, pauses: Iterable[PauseInterval]) -> float | None:
-    """The share, from 0 to 1, of the time from `began` to `ended`; None if no time has passed.
+    """Return the share, from 0 to 1, of the time from `began` to `ended`; None if no time has passed.
 
     Parts of a pause outside that time do not count.
     """
@@ -49,8 +49,8 @@ class _Activity(Enum):
 class GoodputSums(NamedTuple):
     """Seconds until a moment: `clock_s` that passed, `productive_s` of it in which steps were made that count.
 
-    `again_s`: in which steps were made again. What is in neither was a pause, or belongs to a step that is not done
-    yet; `goodput` takes that for good, as long as nothing is wrong.
+    `again_s`: in which steps were repeated. The rest was a pause, or belongs to a step that is not done yet; `goodput`
+    counts that as productive while nothing is wrong.
     """
 
     clock_s: float
@@ -60,33 +60,33 @@ class GoodputSums(NamedTuple):
 
 
 class GoodputMeter:
-    """One agent's, over its life. Moments are seconds of one clock; nothing here raises on any order of them."""
+    """The meter of one agent. Moments are seconds of one clock; nothing here raises on any order of them."""
 
     def __init__(self, began: float) -> None:
-        """`began`: when this agent was started. Until the first step it is paused."""
+        """`began`: when this agent was started. It is paused until the first step."""
         self._is = _Activity.PAUSED
         self._until = began
-        """What was before this is summed up."""
+        """Everything before this moment is summed up."""
         self._productive_s = self._again_s = self._paused_s = self._shown_s = 0.0
         self._lead: int | None = None
         self._newest: int | None = None
         self._best = -1
         self.steps = self.steps_again = 0
-        """How many were made, and how many of them had been made before."""
+        """The number of completed steps, and of those that were repeats."""
         self.stepped_at: float | None = None
 
     @property
     def counts_steps(self) -> bool:
-        """Whether the workers that run have reported a step."""
+        """Whether the running workers have reported a step."""
         return self._newest is not None
 
     @property
     def step(self) -> int | None:
-        """The newest step, also while nothing runs."""
+        """The newest step, even while nothing runs."""
         return self._best if self.stepped_at is not None and self._newest is None else self._newest
 
     def stepped(self, worker: int, step: int, at: float) -> bool:
-        """A worker made a step; the first one that reports speaks for its node, until all stop. Whether it was that."""
+        """Note a step. The first worker that reports represents its node, until all stop; return if it was that."""
         if self._lead is None:
             self._lead = worker
         if worker != self._lead or step == self._newest:
@@ -112,15 +112,15 @@ class GoodputMeter:
         return True
 
     def back(self, at: float) -> None:
-        """A recovery was over at this moment, as far as anybody can tell."""
+        """Note that a recovery had ended by this moment, as far as is known."""
         if self._is is _Activity.PAUSED and at > self._until:
             self._paused_s += self._pass(at)
             self._is = _Activity.WORKING
 
     def stopped(self, at: float, *, well: bool = False) -> None:
-        """The workers have come to their end, or something is wrong: since the last step, if any was reported.
+        """Note that the workers have ended, or something is wrong: since the last step, if any was reported.
 
-        `well`: they have done their work, and what came after the last step was a part of it.
+        `well`: they have done their work, and the time after the last step was a part of it.
         """
         if self._is is _Activity.WORKING:
             if well or self._newest is None:
@@ -129,7 +129,7 @@ class GoodputMeter:
         self._lead = self._newest = None
 
     def aside(self, at: float, *, spare: bool) -> None:
-        """Whether this node stands by while a world without it trains."""
+        """Note whether this node is a spare while a generation without it trains."""
         if spare and self._is is not _Activity.ASIDE:
             self.stopped(at)
             self._paused_s += self._pass(at)
@@ -139,7 +139,7 @@ class GoodputMeter:
             self._is = _Activity.PAUSED
 
     def sums(self, now: float) -> GoodputSums:
-        """What there is by now. No sum is ever less than it was."""
+        """Return the sums until now. No sum ever decreases."""
         rest = max(now - self._until, 0.0) if self._is is not _Activity.ASIDE else 0.0
         clock = self._productive_s + self._again_s + self._paused_s + rest
         steady = self._is is _Activity.WORKING and self._newest is None
@@ -148,7 +148,7 @@ class GoodputMeter:
         return GoodputSums(clock, self._shown_s, self._again_s, max(clock - lost, 0.0) / clock if clock > 0 else None)
 
     def _pass(self, at: float) -> float:
-        """Go on to a moment; how long that was."""
+        """Advance to a moment; return how long that took."""
         length = max(at - self._until, 0.0)
         self._until += length
         return length

@@ -1,7 +1,7 @@
-"""The story of a job, told from its history and the course of its training: generations, pauses, goodput (pure).
+"""The report of a job, from its history and its training curve: generations, downtimes, goodput (pure).
 
-It is the newest run of the job, from its command to its verdict, or to now. Times are the wall clocks of the nodes that
-wrote the events, seconds since the epoch; where they differ, a pause between two nodes is wrong by as much.
+It covers the newest run of the job, from its command to its final status, or to now. Times are the wall clocks of the
+nodes that wrote the events, seconds since the epoch; if they differ, a downtime between two nodes is wrong by as much.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from launcher.history.goodput import PauseInterval, goodput
 from launcher.history.training_curve import TrainingCurve
 
 OF_GENERATIONS: Final = (EventKind.GENERATION, EventKind.GO, EventKind.START, EventKind.RECOVERY)
-"""Events without which there is no generation to tell of."""
-NOTHING: Final = HistoryEvent(at=0.0, node="", what=EventKind.ORDER, g=0)
+"""Events without which there is no generation to report."""
+NOTHING: Final = HistoryEvent(at=0.0, node="", what=EventKind.ACTION, g=0)
 """Has the fields of a generation of which an event is missing."""
 
 
 class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation. What nobody told is None, or empty.
+    """One generation. Unknown fields are None, or empty.
 
     `nodes` by M_id, and `more` further ones; `world` workers in all. `published_at` is when it was agreed, `go_at` when
-    its workers could start, `first_step_at` when the pause before it was over, `ended_at` when the pause after it
-    began, or the verdict came. `phases` are those of its recovery, or first start (`start`), in seconds, in their
-    order; `complete`: its end is known. `steps` were made in it, up to `last_step`; `again` of them had been made
-    before. `failure` ended it.
+    its workers could start, `first_step_at` when the downtime before it was over, `ended_at` when the downtime after it
+    began, or the job ended. `phases` are those of its recovery, or first start (`start`), in seconds, in their order;
+    `complete`: its end is known. `steps` were made in it, up to `last_step`; `again` of them were repeated. `failure`
+    ended it.
     """
 
     g: int
@@ -58,8 +58,8 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
 class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums: of `wall_s` no step that counts was made in `paused_s` and `again_s`.
 
-    `restarts` counts the generations that ran after another one, by why they were made. `step` is the highest that is
-    known; `again` so many steps were lost and are to be made again.
+    `restarts` counts the generations that ran after another one, by reason. `step` is the highest that is known;
+    `again` is the number of steps that were lost and have to be repeated.
     """
 
     wall_s: float = 0.0
@@ -71,10 +71,10 @@ class JobTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A job from `began` until `until`. None of both: nothing is known of it.
+    """A job from `began` until `until`; both are None if nothing is known about it.
 
-    `since` is set when the beginning is gone, because only the newest events are kept: all that is told, goodput too,
-    counts from there. `first_failure` is the first of the run.
+    `since` is set when the beginning is missing, because only the newest events are kept: the whole report, including
+    goodput, begins there. `first_failure` is the first one of the run.
     """
 
     began: float | None = None
@@ -95,9 +95,9 @@ def build_report(
     verdict: Verdict | None = None,
     has_members: bool = True,
 ) -> JobReport:
-    """The story of a job's events, oldest first.
+    """Return the report of a job's events, oldest first.
 
-    `has_members`: a member is registered; without one nobody makes a step.
+    `has_members`: a member is registered; without members no step completes.
     """
     points = course.points if course is not None else ()
     run_events = _newest_run(events)
@@ -133,9 +133,9 @@ def build_report(
 
 
 def _newest_run(events: Sequence[HistoryEvent]) -> Sequence[HistoryEvent]:
-    """What came after the last verdict that another generation has followed.
+    """Return the events after the last final status that another generation has followed.
 
-    The number of the run tells, where it is known: a verdict may be told before the last generation, or not at all.
+    The number of the run decides, if it is known: a final status may precede the last generation, or be missing.
     """
     begins, ended = 0, False
     run: int | None = None
@@ -150,7 +150,7 @@ def _newest_run(events: Sequence[HistoryEvent]) -> Sequence[HistoryEvent]:
 
 
 def _ended_at(events: Sequence[HistoryEvent], verdict: Verdict | None) -> float | None:
-    """When the verdict came. Its document is there without its event where whoever wrote it is gone."""
+    """Return when the job ended. The final status exists without its event if its writer has failed."""
     run = next((event.run for event in reversed(events) if event.run is not None), None)
     if verdict is not None and run in (None, verdict.run):
         return verdict.at

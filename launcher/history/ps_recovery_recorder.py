@@ -1,11 +1,11 @@
-"""What one node of a parameter-server job notes of each recovery, moment by moment (pure).
+"""Records each recovery of a parameter-server job on one node (pure).
 
-There a loss disturbs nobody who keeps its seats, so that a recovery is that of seats: from the first sign that
-something is wrong with who had them, to the moment in which the processes of who has them now do their work. It is
-told by the node that starts them. The node that proposed that start knows how it began, often better: what it noted is
-a `RecoveryBeginning`, which it puts into the job's history, and which the other one reads there.
+In such a job a node failure does not interrupt tasks on other nodes, so a recovery concerns tasks: it lasts from the
+first symptom of their former node until the processes on their new node do their work. The node that starts them
+reports it. The node that proposed that start often knows better how the recovery began: it writes a
+`RecoveryBeginning` into the job's history, and the other node reads it there.
 
-Like `launcher.history.recovery_recorder`, it is told of every event and never asks for anything.
+Like `launcher.history.recovery_recorder`, it receives every event and never requests anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from launcher.history.recovery import PS_ORDER, PhaseEnd, Recovery, phases
 
 
 class _TaskVacancy(NamedTuple):
-    """Since when a seat has nobody who does its work, and why."""
+    """Since when no process does the work of a task, and why."""
 
     since: NoticedFailure
     text: str
@@ -39,9 +39,9 @@ class _TaskVacancy(NamedTuple):
 
 @dataclass(kw_only=True)
 class _TaskStart(OngoingRecovery):
-    """A start of this node's seats. `working` are the processes that do their work, by local rank.
+    """A start of this node's tasks. `working` are the processes that do their work, by local rank.
 
-    `asked_rev` and `asked_at`: the revision whose leader knows how it began, and when this node heard of it.
+    `asked_rev` and `asked_at`: the revision whose leader knows how it began, and when this node received it.
     """
 
     generation: ClusterSpec
@@ -54,7 +54,7 @@ class _TaskStart(OngoingRecovery):
 
     @property
     def workers(self) -> int:
-        """Its processes that are no servers."""
+        """The number of its processes that are no servers."""
         return sum(task.role is not Role.SERVER for task in self.tasks)
 
     @property
@@ -64,7 +64,7 @@ class _TaskStart(OngoingRecovery):
 
 
 class PsRecoveryRecorder(RecorderBase[_TaskStart]):
-    """The notes of one node of a parameter-server job."""
+    """The records of one node of a parameter-server job."""
 
     def __init__(self, node: str, command_at: float) -> None:
         """`command_at`: when this agent was started."""
@@ -73,12 +73,12 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         self._vacant: dict[Task, _TaskVacancy] = {}
         self._speak: set[Task] = set()
 
-    # --- what the agent does --------------------------------------------------------------------------------------
+    # --- the agent ------------------------------------------------------------------------------------------------
 
     def observe(
         self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
     ) -> None:
-        """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
+        """Note what an event caused. It arrived at `arrived`; the core has just answered with `actions`, at `now`."""
         self._signs.notice(facts, event, actions, arrived, settled=True)
         self._proposals.observe(facts, event, actions, arrived=arrived, now=now)
         if isinstance(event, WorkersGone):
@@ -86,7 +86,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         if isinstance(event, WorkerExited) and event.own:
             self._exited(event, arrived)
         for action in actions:
-            if isinstance(action, StopWorkers):  # From now on nobody does the work of its seats.
+            if isinstance(action, StopWorkers):  # From now on its tasks have no working process.
                 self.failed(action.g, arrived, arrived)
         self._on_generation(facts, arrived)
         start = self._open
@@ -94,15 +94,15 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
             if start is not None and isinstance(action, StartWorkers) and action.generation.g == start.generation.g:
                 start.marks.setdefault(PhaseEnd.HEARD_GO, now)
 
-    # --- what the processes do ------------------------------------------------------------------------------------
+    # --- the processes --------------------------------------------------------------------------------------------
 
     def failed(self, g: int, at: float, now: float) -> None:
-        """A process of this node ended by itself, and not well; `at` is when it did, before anybody knew."""
+        """Note that a process of this node failed on its own; `at` is when it did, before any node knew."""
         if self._known is not None and self._known.g == g:
             self._signs.failed(at, now)
 
     def grouped(self, g: int, local_rank: int, at: float, now: float) -> None:
-        """A worker is in the process group of the workers since `at`, as it says at `now`."""
+        """Note that a worker is in the process group since `at`, as it reports at `now`."""
         start = self._of(g)
         if start is None or not _has(start, local_rank) or start.tasks[local_rank].role is Role.SERVER:
             return
@@ -112,14 +112,14 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         self._plan(now)
 
     def working(self, g: int, local_rank: int, at: float, now: float, step: int | None = None) -> None:
-        """A process does its work since `at`: a server listens, a worker has made a step."""
+        """Note that a process does its work since `at`: a server listens, a worker has made a step."""
         start = self._of(g)
         if start is not None and _has(start, local_rank):
             self._speak.add(start.tasks[local_rank])
             self._mark_working(start, local_rank, start.believed(at, now), now)
 
     def _exited(self, event: WorkerExited, at: float) -> None:
-        """A process that ended well has done its work; one that failed does it no more."""
+        """Note an exit: a process that ended well has done its work; one that failed no longer does it."""
         if event.exit.code:
             self.failed(event.g, at, at)
             return
@@ -135,7 +135,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
             start.marks.setdefault(PhaseEnd.STEPPED if start.workers else PhaseEnd.SERVED, max(start.working.values()))
         self._plan(now)
 
-    # --- what becomes of it ---------------------------------------------------------------------------------------
+    # --- the recovery ---------------------------------------------------------------------------------------------
 
     def _recovery(self, start: _TaskStart) -> Recovery | None:
         if PhaseEnd.SPAWNED not in start.marks:
@@ -156,22 +156,22 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         )
 
     def _plan(self, now: float) -> None:
-        """Work out when this start can be told: at once, or when nothing more is heard of it."""
+        """Determine when this start can be reported: at once, or when no further report of it arrives."""
         start = self._open
         if start is None or PhaseEnd.SPAWNED not in start.marks:
             self._due_at = None
         elif start.over:
             self._due_at = now
         elif all(task in self._speak for at, task in enumerate(start.tasks) if at not in start.working):
-            self._due_at = None  # They spoke at their last start on this node.
+            self._due_at = None  # They reported at their last start on this node.
         else:
             early = start.start or PhaseEnd.GROUPED not in start.marks
             self._due_at = now + (START_PATIENCE_S if early else PATIENCE_S)
 
-    # --- the revisions that answer the signs ----------------------------------------------------------------------
+    # --- the revisions that answer the symptoms -------------------------------------------------------------------
 
     def _on_generation(self, facts: AgentState, arrived: float) -> None:
-        """Another revision, or generation, takes seats away from some, and gives some."""
+        """Another revision, or generation, removes tasks from some nodes, and assigns some."""
         generation, old = ClusterSpec.of(facts.generation) if facts.generation is not None else None, self._known
         if generation is None or generation is old:
             return
@@ -194,9 +194,9 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         self._signs.keep({place.node for place in generation.members} - {place.node for place in starts})
 
     def _vacate(self, facts: AgentState, old: ClusterSpec, new: ClusterSpec, evidence_at: float) -> None:
-        """Note which seats have nobody any more who does their work: since the first sign of it.
+        """Note the tasks that have no working process, since the first symptom.
 
-        A worker that leaves by a plan is not missed.
+        A worker that leaves in a planned change does not count.
         """
         places = {place.node: place for place in new.members} if old.g == new.g else {}
         for place in old.members:
@@ -220,7 +220,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         proposal: SentProposal | None,
         arrived: float,
     ) -> None:
-        """If this node proposed the start of another one, nobody else knows as well how it began."""
+        """Note how the start of another node began, if this node proposed it: no other node knows it as well."""
         if proposal is None or not filled or not place.since:
             return
         since = min(filled).since
@@ -240,7 +240,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         proposal: SentProposal | None,
         arrived: float,
     ) -> None:
-        """Begin the notes of a start of this node's seats."""
+        """Begin the record of a start of this node's tasks."""
         nodes = [member.node for member in generation.members]
         teller = generation.leader if generation.leader in nodes else nodes[0]
         evidence_at = proposal.evidence_at if proposal is not None else arrived
@@ -274,7 +274,7 @@ class PsRecoveryRecorder(RecorderBase[_TaskStart]):
         self._open, self._due_at = start, None
 
     def _follow_on(self, start: _TaskStart) -> None:
-        """A start that came to nothing, and the one that follows it, are one recovery; one that is over is told."""
+        """Join a start that failed and the one that follows it into one recovery; close one that is over."""
         old = self._open
         if old is None or old.generation.run != start.generation.run:
             return
@@ -291,10 +291,10 @@ def _has(start: _TaskStart, local_rank: int) -> bool:
 
 
 def _fresh(place: TaskMember, generation: ClusterSpec, old: ClusterSpec | None) -> bool:
-    """Tell whether the seats of a place start since the generation, or revision, that was known before."""
+    """Return whether a node's tasks start after the generation, or revision, that was known before."""
     return old is None or old.g != generation.g or place.since > old.rev
 
 
 def _text(filled: Collection[_TaskVacancy], reason: str) -> str:
-    """What happened, in the order in which it did."""
+    """Return what happened, in the order in which it did."""
     return "; ".join(dict.fromkeys([*(vacancy.text for vacancy in sorted(filled)), reason]))

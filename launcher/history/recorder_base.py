@@ -1,4 +1,4 @@
-"""What the recorders of recoveries have in common (pure): `recovery_recorder` and `ps_recovery_recorder`."""
+"""The common base of the recorders of recoveries (pure): `recovery_recorder` and `ps_recovery_recorder`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from launcher.history.failure_signals import FailureSignals, ProposalTracker
 from launcher.history.recovery import PhaseEnd, Recovery
 
 PATIENCE_S: Final = 10.0
-"""So long a further moment is waited for where nobody knows whether it will come."""
+"""Seconds to wait for a further message, which may never arrive."""
 START_PATIENCE_S: Final = 60.0
-"""The same in a first start, whose first step may be slow to come, and until workers say their first word."""
+"""As `PATIENCE_S`, in a first start, whose first step may be slow, and until workers send their first message."""
 
 
 class RecoveryBeginning(NamedTuple):
-    """How the recovery of `node` began, whose seats start in revision `rev`; `phases` end when the store has it."""
+    """How the recovery of `node` began, whose tasks start in revision `rev`; `phases` end when etcd has it."""
 
     g: int
     rev: int
@@ -27,10 +27,10 @@ class RecoveryBeginning(NamedTuple):
 
 @dataclass(kw_only=True)
 class OngoingRecovery:
-    """A recovery on its way.
+    """A recovery in progress.
 
-    `asked` are the workers of this node that have asked for their process group, by local rank, and `formed` those that
-    are in it.
+    `asked` are the workers of this node that have requested their process group, by local rank, and `formed` those that
+    have joined it.
     """
 
     generation: Generation
@@ -44,11 +44,11 @@ class OngoingRecovery:
     restored_step: int | None = None
 
     def believed(self, at: float, now: float) -> float:
-        """A moment that a worker reports: between the go and now, or now if it reports none."""
+        """Return a moment that a worker reports: between the start signal and now, or now if it reports none."""
         return min(max(at, self.marks.get(PhaseEnd.HEARD_GO, at)), now) if at > 0 else now
 
     def continue_from(self, old: OngoingRecovery, began: float) -> None:
-        """Both are one recovery, which began then: `old` came to nothing. The moments are those of the later one."""
+        """Join both into one recovery, which began then: `old` failed. The moments are those of the later one."""
         begins, self.began = self.began, min(self.began, began)
         self.start, self.text = old.start, f"{old.text}; {self.text}"
         if old.start:
@@ -61,7 +61,7 @@ Ongoing = TypeVar("Ongoing", bound=OngoingRecovery)
 
 
 class RecorderBase(Generic[Ongoing]):
-    """The notes of one node. Nothing here raises on any order of events."""
+    """The records of one node. Nothing here raises on any order of events."""
 
     def __init__(self, node: str, command_at: float) -> None:
         """`command_at`: when this agent was started."""
@@ -76,21 +76,21 @@ class RecorderBase(Generic[Ongoing]):
         self._beginnings: list[RecoveryBeginning] = []
 
     def spawned(self, g: int, at: float) -> None:
-        """This node's workers of `g` run."""
+        """Note that this node's workers of `g` run."""
         record = self._open
         if record is not None and record.generation.g == g:
             record.marks.setdefault(PhaseEnd.SPAWNED, at)
             self._plan(at)
 
     def asked_for_group(self, g: int, local_rank: int, at: float, now: float) -> None:
-        """The script of a worker has asked for its process group at `at`, as it says at `now`."""
+        """Note that the script of a worker requested its process group at `at`, as it reports at `now`."""
         record = self._of(g)
         if record is not None:
             record.asked.setdefault(local_rank, record.believed(at, now))
             record.marks[PhaseEnd.ASKED_FOR_GROUP] = max(record.asked.values())
 
     def restored(self, g: int, step: int, at: float, now: float) -> None:
-        """A worker has its state, or a server its tables, of this step (-1: from the beginning)."""
+        """Note that a worker has its state, or a server its tables, of this step (-1: from the beginning)."""
         record = self._of(g)
         if record is not None:
             record.restored_step = step if record.restored_step is None else max(step, record.restored_step)
@@ -99,46 +99,46 @@ class RecorderBase(Generic[Ongoing]):
             self._plan(now)
 
     def _of(self, g: int) -> Ongoing | None:
-        """The notes about `g`, if its workers may run here."""
+        """Return the record of `g`, if its workers may run here."""
         record = self._open
         return record if record is not None and record.generation.g == g and PhaseEnd.HEARD_GO in record.marks else None
 
     @property
     def due_at(self) -> float | None:
-        """When `take` is to be called, None while nothing can be told."""
+        """When to call `take`, None while nothing can be reported."""
         return self._due_at if not self._over else 0.0
 
     def take(self, now: float) -> Recovery | None:
-        """The next recovery that is over on this node, whoever tells of it. Its notes are closed."""
+        """Return the next finished recovery of this node, whichever node reports it, and close its record."""
         if self._due_at is not None and now >= self._due_at:
             self._learn()
             self._close()
         return self._over.pop(0) if self._over else None
 
     def end(self) -> Recovery | None:
-        """The same of the one that is on its way, whether it is over or not: this agent ends."""
+        """Return the recovery in progress, even if it has not finished, because this agent exits."""
         self._close()
         return self._over.pop(0) if self._over else None
 
     def _close(self) -> None:
-        """The one on its way is over."""
+        """Close the one in progress."""
         record, self._open, self._due_at = self._open, None, None
         if record is not None and (recovery := self._recovery(record)) is not None:
             self._over.append(recovery)
 
     @property
     def beginnings(self) -> list[RecoveryBeginning]:
-        """What this node noted of starts that it proposed for others; they are given once."""
+        """Return what this node noted of starts that it proposed for others; only once."""
         beginnings, self._beginnings = self._beginnings, []
         return beginnings
 
     def _plan(self, now: float) -> None:
-        """Work out when this recovery can be told."""
+        """Determine when this recovery can be reported."""
         raise NotImplementedError
 
     def _learn(self) -> None:
-        """Note how far the workers of this script are seen to come."""
+        """Note how far the workers of this script are known to come."""
 
     def _recovery(self, record: Ongoing) -> Recovery | None:
-        """The recovery as a value; None where its workers never ran."""
+        """Return the recovery as a value; None if its workers never ran."""
         raise NotImplementedError

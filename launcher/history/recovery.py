@@ -1,20 +1,20 @@
-"""One recovery as a value: by which phases the job came back, how long each took, and the line for people (pure).
+"""One recovery as a value: its phases, how long each took, and the line for users (pure).
 
-A recovery goes from the first sign that something is wrong (or, in a planned change, from the last step of the old
-world) to the first step of the new one. Its phases follow each other without a gap, so that they add up to its length:
+A recovery lasts from the first symptom (or, in a planned restart, from the last step of the old world) to the first
+step of the new one. Its phases follow each other without a gap, so that they add up to its length:
 
 ======== ==============================================================================================
-earlier  another recovery that had begun and came to nothing
+earlier  another recovery that had begun and failed
 join     the command until this node is registered (of a first start only)
-meet     until the nodes that were needed are there (of a first start only)
-detect   from the first sign until the one that decided
-seat     until the seats of a lost or failed node can start again (of parameter-server jobs only)
+rendezvous until the required nodes have joined (of a first start only)
+detect   from the first symptom until the one that decided
+assign   until the tasks of a lost or failed node can start again (of parameter-server jobs only)
 decide   until the proposal is sent
-publish  until the store has it
-stop     until nothing is left of this node's old workers
-barrier  until this node hears the start signal: the other nodes have stopped their old workers, too
+publish  until etcd has it
+stop     until all of this node's old workers have exited
+barrier  until this node receives the start signal: the other nodes have also stopped their old workers
 spawn    until its workers run
-script   until all of them ask for their process group: the imports and the set-up of the script
+script   until all of them request their process group: the imports and the initialisation of the script
 group    until all of them are in the process group
 restore  until they have their state (`state.restore`)
 serve    until its servers listen (of a node that has only servers)
@@ -34,11 +34,11 @@ from elastic._text import counted
 from elastic.core.model import ChangeReason
 
 NOTICEABLE_S: Final = 0.01
-"""A lesser phase that is shorter is counted in the next one, in the line for people; the numbers have it."""
+"""A lesser phase that is shorter is counted in the next one, in the line for users; the numbers have it."""
 ROUNDING_S: Final = 1e-6
-"""Sums of phases are the moments between them but for this."""
+"""Sums of phases equal the moments between them up to this difference."""
 TEXT_MAX: Final = 300
-"""Characters of what happened, in the line."""
+"""Characters of `text` in the line."""
 
 
 class PhaseEnd(StrEnum):
@@ -46,9 +46,9 @@ class PhaseEnd(StrEnum):
 
     EARLIER = "earlier"
     JOINED = "join"
-    MET = "meet"
+    MET = "rendezvous"
     DETECTED = "detect"
-    ASSIGNED = "seat"
+    ASSIGNED = "assign"
     DECIDED = "decide"
     PUBLISHED = "publish"
     STOPPED = "stop"
@@ -78,9 +78,9 @@ PS_ORDER: Final = (
     PhaseEnd.SERVED,
     PhaseEnd.STEPPED,
 )
-"""In a parameter-server job the processes of a node are gone before its seats start again."""
+"""The phases of a parameter-server job, in which the processes of a node end before its tasks start again."""
 LESSER: Final = frozenset({PhaseEnd.ASSIGNED, PhaseEnd.HEARD_GO})
-"""Phases that a reader of the line misses only when they are long."""
+"""Phases that the line shows only when they are long."""
 ENDS: Final = {
     PhaseEnd.SPAWNED: "workers run again in",
     PhaseEnd.GROUPED: "process group up again in",
@@ -95,19 +95,18 @@ STARTS: Final = {
     PhaseEnd.SERVED: "serves",
     PhaseEnd.STEPPED: "first step",
 }
-"""What is known of the end: a script that says nothing of its steps is seen no further than its process group."""
+"""Words for the last known phase: a script that reports no steps is observed only up to its process group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What became of one recovery, or of a first start. Times are in seconds.
+    """The result of one recovery, or of a first start. Times are in seconds.
 
-    `before` is the generation that was lost, 0 of a first start, `g` the one that came of it. `text` says what
-    happened, in words. `began` is on the clock of the node that tells it. `between_steps`: it is counted from the last
-    step. `tells`: this node is the one to tell people of it. `last_step`, which was made at `last_at`, and
-    `restored_step` are None where nobody told them. In a parameter-server job `rev` is the revision that started the
-    seats; `foreign` says that another node proposed it and knows how it began, and `asked_at` is when this node heard
-    of it.
+    `before` is the generation that ended, 0 of a first start, `g` the one that replaced it. `text` says what happened,
+    in words. `began` is on the clock of the node that reports it. `between_steps`: it is counted from the last step.
+    `tells`: this node reports it to users. `last_step`, which was made at `last_at`, and `restored_step` are None if
+    they were not reported. In a parameter-server job `rev` is the revision that started the tasks; `foreign` says that
+    another node proposed it and knows how it began, and `asked_at` is when this node received it.
     """
 
     why: ChangeReason
@@ -128,12 +127,12 @@ class Recovery:
 
     @property
     def total_s(self) -> float:
-        """How long it took."""
+        """The length of the recovery."""
         return sum(length for _, length in self.phases)
 
     @property
     def end(self) -> PhaseEnd | None:
-        """The last moment that is known of it."""
+        """Its last known moment."""
         return self.phases[-1][0] if self.phases else None
 
     @property
@@ -143,18 +142,18 @@ class Recovery:
 
     @property
     def redone(self) -> int | None:
-        """Steps that are done again, None if that is not known."""
+        """Steps that are repeated, None if that is not known."""
         if self.last_step is None or self.restored_step is None:
             return None
         return max(self.last_step - max(self.restored_step, 0), 0)
 
     @property
     def line(self) -> str:
-        """One line for people: what happened, how long it took, and where the time went."""
+        """One line for users: what happened, how long it took, and the time of each phase."""
         parts = [f"{name} {length * 1000:.0f}" for name, length in shown(self.phases)]
         if parts:
             parts[0] += " ms"
-        redone = f"; at least {counted(self.redone, 'step')} again" if self.redone else ""
+        redone = f"; at least {counted(self.redone, 'step')} repeated" if self.redone else ""
         text = self.text if len(self.text) <= TEXT_MAX else f"{self.text[: TEXT_MAX - 1]}…"
         return f"{text}: {self._how_long}: {' · '.join(parts)}{redone}"
 
@@ -173,7 +172,7 @@ class Recovery:
 
     @property
     def fields(self) -> dict[str, object]:
-        """For programs."""
+        """The recovery for programs."""
         values: dict[str, object] = {
             "why": str(self.why),
             "reason": self.text,
@@ -189,10 +188,11 @@ class Recovery:
 
 
 def begun(recovery: Recovery, text: str, lengths: Mapping[str, float]) -> Recovery:
-    """A recovery with what its leader noted of how it began: `text` says what happened, `lengths` are its phases.
+    """Add what the leader noted of a recovery's beginning: `text` says what happened, `lengths` are its phases.
 
-    Who proposed it saw a loss before the node that takes over, which may have come later. A failure was seen first by
-    the node itself, whose processes it stopped: there only the leader's last phases are not known.
+    The node that proposed it detected a node failure before the node that takes over, which may have joined later. A
+    worker failure was detected first by its own node, which stopped the processes: then only the leader's last phases
+    are not known.
     """
     known = [(mark, lengths[mark]) for mark in PS_ORDER if mark in lengths]
     own, asked_at = _moments(recovery.began, recovery.phases), recovery.asked_at + ROUNDING_S
@@ -214,7 +214,7 @@ def begun(recovery: Recovery, text: str, lengths: Mapping[str, float]) -> Recove
 
 
 def _moments(began: float, lengths: Iterable[tuple[PhaseEnd, float]]) -> dict[PhaseEnd, float]:
-    """When each phase ended."""
+    """Return when each phase ended."""
     moments, at = dict[PhaseEnd, float](), began
     for mark, length in lengths:
         at += length
@@ -229,9 +229,10 @@ def _total(lengths: Sequence[tuple[PhaseEnd, float]]) -> float:
 def phases(
     began: float, marks: Mapping[PhaseEnd, float], order: Sequence[PhaseEnd] = tuple(PhaseEnd)
 ) -> tuple[tuple[PhaseEnd, float], ...]:
-    """The time between the marks, in their order.
+    """Return the time between the marks, in their order.
 
-    One that was over before its turn came took no time and is left out, but for the last, which says how far it came.
+    A phase that ended before its predecessor took no time and is left out, except for the last, which shows how far
+    the recovery came.
     """
     lengths, at = [], began
     present = [mark for mark in order if mark in marks]
@@ -243,7 +244,7 @@ def phases(
 
 
 def shown(lengths: Sequence[tuple[PhaseEnd, float]]) -> list[tuple[PhaseEnd, float]]:
-    """The phases that are worth a word: a short lesser one is counted in the one after it."""
+    """Return the phases that the line shows: a short lesser one is counted in the one after it."""
     kept, more = [], 0.0
     for index, (mark, length) in enumerate(lengths):
         if mark in LESSER and length + more < NOTICEABLE_S and index + 1 < len(lengths):

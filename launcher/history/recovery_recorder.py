@@ -1,16 +1,16 @@
-"""What one node notes of each recovery, moment by moment (pure).
+"""Records each recovery on one node (pure).
 
-It is told of every event and of what the core asked for, after each other, and of what the workers say; it never asks
-for anything. Every node notes; the one that made the proposal tells the others' people, or, where it left with that
-proposal (it drained), the first node of the new generation: the recovery that `RecoveryRecorder.take` gives `tells`
-there.
+It receives every event and the actions of the core, one after the other, and the messages of the workers; it never
+requests anything. Every node records; the one that made the proposal reports the recovery to users, or, if it left with
+that proposal (it drained), the first node of the new generation: there the recovery that `RecoveryRecorder.take`
+returns has `tells`.
 
-Moments are seconds of the clock that the agent and its workers share. What a worker says of itself is believed within
-the time in which it can have happened.
+Moments are seconds of the clock that the agent and its workers share. A time that a worker reports is accepted within
+the interval in which it can have happened.
 
-A recovery is told at the first step of the new world. A script that never reports a step is followed to its process
-group, or only until its workers run: how far was learned from the start before, or after `PATIENCE_S` without a word.
-Where the next change comes before that is known, it is told as far as it is known: its workers did run.
+A recovery is reported at the first step of the new world. A script that never reports a step is followed to its process
+group, or only until its workers run: how far is known from the previous start, or decided after `PATIENCE_S` without a
+message. If the next change comes before that is known, it is reported as far as it is known: its workers did run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from launcher.history.recorder_base import PATIENCE_S, START_PATIENCE_S, Ongoing
 from launcher.history.recovery import PhaseEnd, Recovery, phases
 
 LINGER_S: Final = 0.05
-"""After its last moment: the other workers of this node may say something of the same moment."""
+"""After its last moment: the other workers of this node may report something of the same moment."""
 
 ORDER: Final = {mark: index for index, mark in enumerate(PhaseEnd)}
 
@@ -45,7 +45,7 @@ class _WorldRecovery(OngoingRecovery):
 
     @property
     def reached(self) -> PhaseEnd | None:
-        """How far the workers are known to have come."""
+        """The last phase that the workers are known to have reached."""
         if PhaseEnd.STEPPED in self.marks:
             return PhaseEnd.STEPPED
         if self.workers and len(self.formed) == self.workers:
@@ -54,7 +54,7 @@ class _WorldRecovery(OngoingRecovery):
 
 
 class RecoveryRecorder(RecorderBase[_WorldRecovery]):
-    """The notes of one node of a collective job."""
+    """The records of one node of a collective job."""
 
     def __init__(self, node: str, command_at: float) -> None:
         """`command_at`: when this agent was started."""
@@ -64,12 +64,12 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         self._level: PhaseEnd | None = None
         self._groups = False
 
-    # --- what the agent does --------------------------------------------------------------------------------------
+    # --- the agent ------------------------------------------------------------------------------------------------
 
     def observe(
         self, facts: AgentState, event: Event, actions: Sequence[Action], *, arrived: float, now: float
     ) -> None:
-        """Note what an event brought. It came at `arrived`; the core has just answered with `actions`, at `now`."""
+        """Note what an event caused. It arrived at `arrived`; the core has just answered with `actions`, at `now`."""
         self._signs.notice(facts, event, actions, arrived, settled=self._open is None)
         if isinstance(event, WorkersGone):
             self._gone_at = arrived
@@ -88,17 +88,17 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
                     record.workers = facts.me.member.slots
         go = facts.view.go
         if not record.member and go is not None and go.value.g >= record.generation.g:
-            self._open = None  # Who runs in it sees the rest.
+            self._open = None  # The nodes that run in it observe the later phases.
 
-    # --- what the workers do --------------------------------------------------------------------------------------
+    # --- the workers ----------------------------------------------------------------------------------------------
 
     def failed(self, g: int, at: float, now: float) -> None:
-        """A worker of this node ended by itself, and not well; `at` is when it did, before anybody knew."""
+        """Note that a worker of this node failed on its own; `at` is when it did, before any node knew."""
         if self._open is None or self._open.generation.g == g:
             self._signs.failed(at, now)
 
     def grouped(self, g: int, local_rank: int, at: float, now: float) -> None:
-        """A worker is in the process group since `at`, as it says at `now`."""
+        """Note that a worker is in the process group since `at`, as it reports at `now`."""
         record = self._of(g)
         if record is not None and PhaseEnd.STEPPED not in record.marks:
             self._groups = True
@@ -107,7 +107,7 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
             self._plan(now)
 
     def working(self, g: int, local_rank: int, at: float, now: float, step: int | None = None) -> None:
-        """A worker has made a step; `step` is None if it did not report which."""
+        """Note that a worker has made a step; `step` is None if it did not report which."""
         self._level = PhaseEnd.STEPPED
         at = min(at, now) if at > 0 else now
         if step is not None and (self._last is None or at >= self._last[1]):
@@ -118,16 +118,16 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
             record.marks[PhaseEnd.STEPPED] = min(at, record.marks.get(PhaseEnd.STEPPED, at))
             self._plan(now)
 
-    # --- what becomes of it ---------------------------------------------------------------------------------------
+    # --- the recovery ---------------------------------------------------------------------------------------------
 
     def _learn(self) -> None:
-        """A script that came so far will come so far again."""
+        """Assume that the script will reach the same phase again."""
         reached = self._open.reached if self._open is not None else None
         if reached is not None and (self._level is None or ORDER[reached] > ORDER[self._level]):
             self._level = reached
 
     def _plan(self, now: float) -> None:
-        """Work out when this recovery can be told."""
+        """Determine when this recovery can be reported."""
         record = self._open
         reached = record.reached if record is not None else None
         if record is None or reached is None:
@@ -167,10 +167,10 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
             last_at=last_at,
         )
 
-    # --- the generation that answers the signs -----------------------------------------------------------------------
+    # --- the generation that answers the symptoms -------------------------------------------------------------------
 
     def _on_generation(self, facts: AgentState, arrived: float) -> None:
-        """A new generation answers the signs so far; it begins a recovery, or goes on with one that came to nothing."""
+        """A new generation answers the symptoms so far; it begins a recovery, or continues one that failed."""
         generation = facts.generation
         if generation is None or (generation.run, generation.g) == self._seen:
             return
@@ -192,7 +192,7 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         arrived: float,
         proposal: SentProposal | None,
     ) -> _WorldRecovery | None:
-        """Begin the notes about a generation; None where there is nothing to tell of it."""
+        """Begin the record of a generation; None if there is nothing to report about it."""
         if not generation.members or not generation.one_world or facts.registration.joined_at is None:
             return None
         nodes = [place.node for place in generation.members]
@@ -226,6 +226,6 @@ class RecoveryRecorder(RecorderBase[_WorldRecovery]):
         return record
 
     def _follow_on(self, record: _WorldRecovery, old: _WorldRecovery) -> None:
-        """What had begun came to nothing: both are one recovery, with the later generation's moments."""
+        """Join a recovery that failed and its successor into one, with the later generation's moments."""
         record.continue_from(old, self._last[1] if old.planned and self._last is not None else old.began)
         record.before, record.planned, record.last = old.before, False, old.last

@@ -1,7 +1,8 @@
-"""The course of training, for people: a few hundred points of step, loss and rate, over all generations (pure).
+"""The training curve, for users: a few hundred points of step, loss and rate, over all generations (pure).
 
-It has a bound however long a job trains: points that follow each other in less than `spacing_s` are one, and when
-there are too many every second one goes and the spacing doubles. So they stay evenly spread, and the newest is kept.
+It is bounded however long a job trains: points that follow each other in less than `spacing_s` are merged, and when
+there are too many every second one is dropped and the spacing doubles. So they stay evenly spread, and the newest is
+kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from launcher.history.events import At
 
 POINTS_MAX: Final = 256
 NAMES_MAX: Final = 4
-"""Metrics beside the loss: the first that are reported."""
+"""Metrics in addition to the loss: the first that are reported."""
 NAME_MAX: Final = 64
 SPACING_S: Final = 1.0
 """Between the points of a job that has just begun."""
@@ -28,9 +29,9 @@ _Steps = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
-    """Step `step` was made in generation `g`, heard at `at`, the wall clock of the node with rank 0.
+    """Step `step` was made in generation `g`, received at `at`, the wall clock of the node with rank 0.
 
-    `loss` and `rate` (steps per second) are None where they are not known, or the loss is not finite. `metrics` are the
+    `loss` and `rate` (steps per second) are None if they are not known, or the loss is not finite. `metrics` are the
     values of `TrainingCurve.names`; it can be shorter.
     """
 
@@ -53,10 +54,10 @@ class TrainingCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(course: TrainingCurve, point: CurvePoint, metrics: Mapping[str, float | None]) -> TrainingCurve:
-    """The course with another point, whose metrics are these; one that was too near to the one before it goes.
+    """Return the curve with another point, which has these metrics; a point too near to its predecessor is dropped.
 
-    Its rate is that since the newest point of its generation that is not too near. After the wall clock has gone back
-    it is not known until there are two points by the new time.
+    Its rate is that since the newest point of its generation that is not too near. After the wall clock was set back it
+    is not known until there are two points by the new time.
     """
     names = _joined(course.names, metrics)
     values = tuple(metrics.get(name) for name in names)
@@ -71,7 +72,7 @@ def add(course: TrainingCurve, point: CurvePoint, metrics: Mapping[str, float | 
 
 
 def merge(one: TrainingCurve, other: TrainingCurve) -> TrainingCurve:
-    """What two writers know together, in the order of generations and times."""
+    """Return the points of two writers, merged in the order of generations and times."""
     names = _joined(one.names, other.names)
     points = {*_renamed(one, names), *_renamed(other, names)}
     return _fitted(
@@ -80,12 +81,12 @@ def merge(one: TrainingCurve, other: TrainingCurve) -> TrainingCurve:
 
 
 def write(course: TrainingCurve) -> bytes:
-    """The document of a course."""
+    """Return the document of a curve."""
     return msgspec.json.encode(course)
 
 
 def read(document: bytes) -> TrainingCurve | None:
-    """The course of a document, None if it cannot be read."""
+    """Return the curve of a document, None if it cannot be parsed."""
     try:
         return _DECODER.decode(document)
     except UNREADABLE:
@@ -109,7 +110,7 @@ def _joined(names: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
 
 
 def _renamed(course: TrainingCurve, names: Sequence[str]) -> list[CurvePoint]:
-    """The points of a course with the metrics of these names, in their order."""
+    """Return the points of a curve with the metrics of these names, in their order."""
     if course.names == names[: len(course.names)]:
         return list(course.points)
     found = []

@@ -1,4 +1,4 @@
-"""The state of a job, read from etcd and from its agents, and the orders of an operator.
+"""The state of a job, read from etcd and from its agents, and the actions of users.
 
-Shared by elastic-ctl, its doctor and its page.
+Shared by elastic-ctl, its doctor and its dashboard.
 """

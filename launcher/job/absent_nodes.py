@@ -1,6 +1,6 @@
-"""Which nodes are registered and do not count while a job waits, and why, as far as the store tells (pure).
+"""Finds registered nodes that do not count while a job waits, and why, from the store (pure).
 
-Hosts of --ips that have not come are not among them: the leader's own sentence names them.
+Hosts of --ips that have not joined are not among them: the leader's message names them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from elastic.core.model import JobMode, MemberState
 from elastic.core.view import StoreView
 
 NAMED_MAX = 5
-"""A line names so many; the rest is counted."""
+"""Nodes that one line names; the others are counted."""
 ASKED = (Reason.MISSING, Reason.BELOW_MIN)
-"""What is waited for is nodes."""
+"""The job waits for nodes."""
 
 
 def absent_nodes(view: StoreView, unreached: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """One part of a sentence for each registered node that cannot be counted on.
+    """Return one part of a sentence for each registered node that does not count.
 
-    `view` must be complete. `unreached`: nodes that are registered and cannot be reached from here, and why.
+    `view` must be complete. `unreached`: the registered nodes that this node cannot connect to, and why.
     """
     if view.spec is None:
         return ()
@@ -30,14 +30,14 @@ def absent_nodes(view: StoreView, unreached: Mapping[str, str] | None = None) ->
     for node, stored in sorted(view.members.items(), key=lambda item: item[1].create_revision):
         member = stored.value
         if spec.mode is JobMode.COLLECTIVE and member.slots != spec.slots:
-            parts.append(f"{node} does not count: it brings {member.slots} cards, the job uses {spec.slots}")
+            parts.append(f"{node} does not count: it offers {member.slots} workers per node, the job uses {spec.slots}")
         elif member.state is MemberState.DRAINING:
-            parts.append(f"{node} does not count: it leaves ({member.drain_reason or 'asked to'})")
+            parts.append(f"{node} does not count: it is leaving ({member.drain_reason or 'drained'})")
         elif node in unreached:
-            parts.append(f"{node} is registered but cannot be reached from here: {unreached[node]}")
+            parts.append(f"{node} is registered, but this node cannot connect to it: {unreached[node]}")
     return tuple(parts)
 
 
 def words(found: tuple[str, ...]) -> str:
-    """What follows a sentence that says how many are missing; "" if nobody is known by name."""
+    """Return the end of a sentence about missing nodes that names them; "" if none can be named."""
     return f"; {shortened(found, NAMED_MAX, '; ')}" if found else ""

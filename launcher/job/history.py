@@ -1,4 +1,4 @@
-"""Reads the history of a job from the store, builds its report (`launcher.history.job_report`), and words both."""
+"""Reads the history of a job from the store, builds its report (`launcher.history.job_report`), and formats both."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from launcher.text.sanitize import sanitize_line
 
 
 def event_line(event: events.HistoryEvent) -> str:
-    """One line for people; before the first generation it names none."""
+    """Format an event as one line; before the first generation it names none."""
     at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     generation = f"generation {event.g} " if event.g else ""
     return f"{at}  {sanitize_line(event.node)}  {generation}{event.what}: {sanitize_line(event.text)}"
 
 
 async def read_history(store: Store, keys: JobKeys) -> list[events.HistoryEvent]:
-    """The history of a job, oldest first. Raises `StoreError`."""
+    """Read the history of a job, oldest first. Raises `StoreError`."""
     listing = await store.list(KeyRange.prefix(keys.events))
     return events.read(keys, listing.entries)
 
@@ -32,13 +32,13 @@ async def read_history(store: Store, keys: JobKeys) -> list[events.HistoryEvent]
 async def read_report(
     store: Store, keys: JobKeys, now: float
 ) -> tuple[JobReport, list[events.HistoryEvent], TrainingCurve | None]:
-    """The story of a job as it stands, and the events and the course that it is made from.
+    """Return the report of a job so far, and the events and the training curve that it is built from.
 
-    `now` is a wall clock. Raises `StoreError`.
+    `now` is a wall clock, seconds since the epoch. Raises `StoreError`.
     """
     past, written, verdict, members = await asyncio.gather(
         read_history(store, keys),
-        store.list(KeyRange.key(keys.course)),
+        store.list(KeyRange.key(keys.curve)),
         store.list(KeyRange.key(keys.verdict)),
         store.list(KeyRange.prefix(keys.members), keys_only=True, limit=1),
     )
@@ -50,7 +50,7 @@ async def read_report(
 
 
 def report_line(report: JobReport) -> str:
-    """One line for people: goodput, and where the rest of the time went. "" if there is nothing to tell."""
+    """Format the goodput, and where the rest of the time went, as one line; "" without any data."""
     if report.goodput is None:
         return ""
     totals = report.totals
@@ -58,6 +58,6 @@ def report_line(report: JobReport) -> str:
     if totals.again:
         made = sum(pause.made for pause in report.pauses)
         lost = "" if made == totals.again else f" lost, {made} of them"
-        parts.append(f"{counted(totals.again, 'step')}{lost} made again ({time_text(totals.again_s, 1)})")
-    since = "" if report.since is None else ", counted from the oldest event that is kept"
+        parts.append(f"{counted(totals.again, 'step')}{lost} repeated ({time_text(totals.again_s, 1)})")
+    since = "" if report.since is None else ", since the oldest retained event"
     return f"goodput {100 * report.goodput:.1f} % of {time_text(totals.wall_s, 1)}{since}: {', '.join(parts)}"

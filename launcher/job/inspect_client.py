@@ -1,9 +1,9 @@
-"""The client of an agent's inspect server: connects, proves the job's secret, and asks.
+"""The client of an agent's status endpoint: connects, authenticates with the job's secret, and sends queries.
 
     async with InspectClient.connect(job_id, secret, node, member) as one:     # within `CONNECT_LIMIT_S`
         snapshot = await one.snapshot()
 
-What does not come about is `InspectError`, in words that follow "node X at ADDRESS cannot be asked: ".
+A failure raises `InspectError`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from launcher.wire.inspect_messages import (
 from launcher.wire.link_messages import InspectRequest, LinkError, Proof, encode
 
 CONNECT_LIMIT_S: Final = 3.0
-"""From the first packet until both sides have proven themselves."""
+"""Time limit from the first packet until both sides have authenticated."""
 ANSWER_LIMIT_S: Final = 15.0
-"""So long an answer may take; stacks are looked at for one asker after the other."""
-ELSEWHERE: Final = "run this on a machine that reaches it"
-NOT_UNDERSTOOD: Final = "its answer is not understood; is it of another version?"
+"""Time limit of an answer; an agent reads stack traces for one client after the other."""
+ELSEWHERE: Final = "run this on a host that can connect to it"
+NOT_UNDERSTOOD: Final = "cannot parse its answer; it may run another version"
 AT_ONCE: Final = 500
-"""Nodes that are asked at the same time: connections for which the usual limit of open files, 1024, has room."""
+"""Nodes that are queried at the same time: their connections fit into the usual limit of 1024 open files."""
 
 
 _Answer = TypeVar("_Answer", bound=InspectAnswer)
@@ -58,18 +58,18 @@ _OF_A_LOG: Final[tuple[type[LogStart | LogPiece | LogEnd], ...]] = (LogStart, Lo
 
 
 class InspectError(ElasticError):
-    """An agent cannot be asked, or does not answer. Use a machine of the job's network, or see what the text names."""
+    """An agent cannot be queried, or does not answer. Use a host in the job's network, or see what the text names."""
 
     exit_code = 1
 
 
 class InspectBusy(InspectError):
-    """What stands in the way passes by itself. Ask again in a while."""
+    """The obstacle is temporary. Try again in a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectClient:
-    """One connection to one agent's window; `member` is what the node has registered."""
+    """One connection to the status endpoint of an agent; `member` is the registration of its node."""
 
     node: str
     member: Member
@@ -81,9 +81,9 @@ class InspectClient:
     async def connect(
         cls, job_id: str, secret: str | None, node: str, member: Member, limit_s: float = CONNECT_LIMIT_S
     ) -> AsyncIterator[Self]:
-        """Connect, until the block ends; `secret` is what stands in the store. Raises `InspectError`."""
+        """Connect until the block ends; `secret` is the job's secret from the store. Raises `InspectError`."""
         if not member.link or not secret:
-            why = "it does not listen" if secret else "the job has no secret in the store yet"
+            why = "it does not listen" if secret else "the job has no secret in etcd yet"
             raise InspectError(_words(node, member, why))
         with ExitStack() as connection:
             try:
@@ -100,17 +100,17 @@ class InspectClient:
             yield client
 
     async def snapshot(self) -> NodeSnapshot:
-        """How the node stands. Raises `InspectError`."""
+        """Return the state of the node. Raises `InspectError`."""
         self.writer.write(question_line(StatusQuestion()))
         return await self._answer(NodeSnapshot)
 
     async def stacks(self, asked: StacksQuestion) -> StackText:
-        """The stacks of a process. Raises `InspectError`."""
+        """Return the stack traces of a process. Raises `InspectError`."""
         self.writer.write(question_line(asked))
         return await self._answer(StackText)
 
     async def log(self, asked: LogQuestion) -> AsyncIterator[LogStart | LogPiece | LogEnd]:
-        """The log of a process, piece by piece; the last one is a `LogEnd`. Raises `InspectError`."""
+        """Yield the log of a process, piece by piece; the last item is a `LogEnd`. Raises `InspectError`."""
         self.writer.write(question_line(asked))
         while True:
             answer = await self._answer(*_OF_A_LOG, limit_s=None if asked.follow else ANSWER_LIMIT_S)
@@ -119,7 +119,7 @@ class InspectClient:
                 return
 
     async def _authenticate(self, job_id: str, secret: str) -> None:
-        """Have both sides prove that they know the secret."""
+        """Authenticate both sides: each proves that it knows the secret."""
         watch_by_kernel(self.writer.get_extra_info("socket"))
         request = InspectRequest(handshake.new_nonce())
         expected = await authenticate_listener(self.reader, self.writer, job_id, self.node, secret, request)
@@ -127,7 +127,7 @@ class InspectClient:
         await self._answer(InspectWelcome, limit_s=None)
 
     async def _answer(self, *kinds: type[_Answer], limit_s: float | None = ANSWER_LIMIT_S) -> _Answer:
-        """The next answer, which is to be of one of these kinds."""
+        """Read the next answer, which must be of one of these kinds."""
         try:
             async with asyncio.timeout(limit_s):
                 line = await read_line(self.reader)
@@ -135,7 +135,7 @@ class InspectClient:
                 raise self._unasked("it closed the connection")
             answer = read_answer(line.removesuffix(b"\n"))
         except OSError as error:
-            late = limit_s is not None and isinstance(error, TimeoutError)  # Without a limit it is the kernel's.
+            late = limit_s is not None and isinstance(error, TimeoutError)  # Otherwise it is the kernel's.
             why = f"no answer within {limit_s:g} s" if late else reason(error, self.member.host)
             raise self._unasked(why) from error
         except LinkError as error:
@@ -151,7 +151,7 @@ class InspectClient:
 
 
 async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> AbstractAsyncContextManager[InspectClient]:
-    """Whom to ask for a process that runs; `ended` says what follows for it from the end of the job.
+    """Connect to the node of a running process; `ended` ends the error message if the job has ended.
 
     Raises `InspectError`, `NoSuchJob`, `StoreError`.
     """
@@ -165,7 +165,7 @@ async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> Abstract
         raise InspectError(process_location.why_absent(view, role, index))
     stored = view.members.get(location.node)
     if stored is None:
-        raise InspectError(f"node {location.node} of host {location.host} is not registered any more")
+        raise InspectError(f"node {location.node} of host {location.host} is no longer registered")
     secret = view.secret.value if view.secret is not None else None
     return InspectClient.connect(job.job_id, secret, location.node, stored.value)
 
@@ -173,15 +173,15 @@ async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> Abstract
 async def ask_all(
     job_id: str, secret: str | None, members: Mapping[str, Member], limit_s: float
 ) -> tuple[dict[str, NodeSnapshot], dict[str, str]]:
-    """Ask these members how they stand, all within `limit_s`; and of those that were not asked, why.
+    """Query the state of these members within `limit_s`; return the answers, and why the others have none.
 
-    Where they cannot all be asked at once each has its part of the time, so that silent ones take it from nobody.
+    If there are too many to query at once, each gets its share of the time, so that silent nodes do not delay others.
     """
     gate = asyncio.Semaphore(AT_ONCE)
     each_s = limit_s / max(math.ceil(len(members) / AT_ONCE), 1)
     snapshots: dict[str, NodeSnapshot] = {}
     unasked = {
-        node: f"{_named(node, member)} was not asked: others took the {limit_s:g} s that there are"
+        node: f"{_named(node, member)} was not queried: other nodes took all of the {limit_s:g} s"
         for node, member in members.items()
     }
 
@@ -211,7 +211,7 @@ def _silent(limit_s: float) -> str:
 
 
 def _words(node: str, member: Member, why: str) -> str:
-    return f"{_named(node, member)} cannot be asked: {why}"
+    return f"cannot query {_named(node, member)}: {why}"
 
 
 def _named(node: str, member: Member) -> str:

@@ -1,7 +1,7 @@
-"""The jobs below a key prefix, one line of knowledge for each, at the price of two small requests for each.
+"""Lists the jobs below a key prefix, with two small requests for each.
 
-All keys are read first, page by page, without what stands there: they say who is registered, and when the newest event
-was written.
+It first reads all keys, page by page, without their values: they show which nodes are registered, and when the newest
+event was written.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from launcher.history.events import written_at
 from launcher.job.named_job import other_schema
 
 PAGE: Final = 10_000
-"""Keys in a page. For each request etcd counts all that follow, so that many small ones would be slow."""
+"""Keys in a page. For each request etcd counts all further keys; many small pages would be slow."""
 AT_ONCE: Final = 16
-"""Jobs that are asked for at the same time."""
+"""Jobs that are read at the same time."""
 
 
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `state` is one of completed, failed, stopped, running, starting, waiting, nobody here, unreadable.
+    """One job. `state` is one of completed, failed, stopped, running, starting, waiting, no nodes, unreadable.
 
     `nodes` are registered, `of` are in the newest generation. `last_event_at` is a wall clock, seconds since the epoch.
-    What is not known, or not there, is None.
+    Unknown and missing values are None.
     """
 
     job_id: str
@@ -51,7 +51,7 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def jobs(store: Store, prefix: str) -> list[JobLine]:
-    """Every job below the prefix, by its id. Raises `StoreError`."""
+    """Return every job below the prefix, sorted by job ID. Raises `StoreError`."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def look(keys: JobKeys, present: Sequence[str]) -> JobLine:
@@ -68,7 +68,7 @@ async def jobs(store: Store, prefix: str) -> list[JobLine]:
 
 
 async def _keys_by_job(store: Store, prefix: str) -> list[tuple[JobKeys, list[str]]]:
-    """What has keys below the prefix, with those keys."""
+    """Return everything that has keys below the prefix, with these keys."""
     root = f"{prefix.rstrip('/')}/"
     by_name = defaultdict[str, list[str]](list)
     span = KeyRange.prefix(root)
@@ -82,12 +82,12 @@ async def _keys_by_job(store: Store, prefix: str) -> list[tuple[JobKeys, list[st
 
 
 def _is_job(keys: JobKeys, present: Sequence[str]) -> bool:
-    """Tell a job from something else whose keys stand there, and from a history that a late node has left."""
+    """Tell a job from other keys, and from the remaining history of a deleted job to which a late node wrote."""
     return not {keys.spec, keys.incarnation, keys.verdict}.isdisjoint(present)
 
 
 async def _read_job(store: Store, keys: JobKeys, present: Sequence[str]) -> JobLine:
-    """What is known of one job. One that cannot be read is in the list, with the reason: its size, or its schema."""
+    """Read one job. An unreadable one is listed with the reason: its size, or its schema."""
     nodes = sum(key.startswith(keys.members) for key in present)
     last_event_at = written_at(keys, max((key for key in present if key.startswith(keys.events)), default=""))
     unreadable = partial(JobLine, job_id=keys.job_id, state="unreadable", nodes=nodes, last_event_at=last_event_at)
@@ -104,7 +104,7 @@ async def _read_job(store: Store, keys: JobKeys, present: Sequence[str]) -> JobL
     verdict = view.verdict.value if view.verdict is not None else None
     return JobLine(
         job_id=keys.job_id,
-        state=_state(view, nodes),
+        state=state_of(view, nodes),
         run=spec.run if spec is not None else None,
         np=str(spec.np) if spec is not None else None,
         nodes=nodes,
@@ -117,14 +117,15 @@ async def _read_job(store: Store, keys: JobKeys, present: Sequence[str]) -> JobL
     )
 
 
-def _state(view: StoreView, nodes: int) -> str:
+def state_of(view: StoreView, nodes: int) -> str:
+    """The state of a job with this many registered nodes, as `JobLine` has it."""
     generation = view.current_generation
     if view.verdict is not None:
         return str(view.verdict.value.status)
     if view.unreadable:
         return "unreadable"
     if not nodes:
-        return "nobody here"
+        return "no nodes"
     if generation is None:
         return "waiting"
     return "running" if view.go is not None and view.go.value.g == generation.g else "starting"

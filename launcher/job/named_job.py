@@ -1,4 +1,4 @@
-"""What every subcommand of `elastic-ctl` works with: the job that was named, its store, and how it answers."""
+"""What every subcommand of `elastic-ctl` uses: the selected job, its store, and the output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elastic.core.view_reader import ViewReader
 from elastic.errors import ConfigError, ElasticError
 from elastic.store.protocol import Store
 from launcher.config import store_access
-from launcher.config.argv import named_values
+from launcher.config.argv import named_deprecations, named_values
 from launcher.config.flags import BY_NAME, JOB_FLAGS, STORE_FLAGS
 from launcher.config.readers import StoreEndpoints
 from launcher.system.descriptors import write_stderr_line
@@ -28,7 +28,7 @@ NO_SUCH_JOB = 1
 
 @dataclass(frozen=True, slots=True)
 class NamedJob:
-    """The job that was named, and its store."""
+    """The selected job, and its store."""
 
     job_id: str
     keys: JobKeys
@@ -36,9 +36,9 @@ class NamedJob:
     servers: tuple[str, ...]
 
     async def view(self, *, everything: bool = False) -> StoreView:
-        """All documents of the job, at one revision. Raises `NoSuchJob` if there is none, and `OtherSchema`.
+        """Read all documents of the job at one revision. Raises `NoSuchJob` if there is none, and `OtherSchema`.
 
-        `everything`: a job of which nothing but its history is left is one, too.
+        `everything`: accept a job of which only the history remains.
         """
         listing = await self.store.list(self.keys.everything[0])
         if not listing.entries and everything:
@@ -51,39 +51,39 @@ class NamedJob:
         return view
 
     def check_schema(self, view: StoreView) -> None:
-        """Raise `OtherSchema` if the job is of another version, so that the view has none of its documents."""
+        """Raise `OtherSchema` if another version created the job, so that the view has none of its documents."""
         if view.schema is not None:
             raise OtherSchema(other_schema(self.job_id, view.schema))
 
     def missing(self) -> NoSuchJob:
-        """The error to raise where the store has nothing of the job."""
+        """Return the error for a job that is not in the store."""
         where = f"at {', '.join(self.servers)} below {self.keys.root}"
-        return NoSuchJob(f"there is no job {self.job_id} {where}; elastic-ctl list shows the jobs that there are")
+        return NoSuchJob(f"no job {self.job_id} {where}; elastic-ctl list shows all jobs")
 
 
 class NoSuchJob(ElasticError):
-    """Nothing stands in the store under this job id."""
+    """The store has no job with this ID."""
 
     exit_code = NO_SUCH_JOB
 
 
 class OtherSchema(ElasticError):
-    """The job is of another version of this project, so that none of its documents can be read."""
+    """Another version created the job, so that none of its documents can be read."""
 
     exit_code = NO_SUCH_JOB
 
 
 def other_schema(job_id: str, schema: int) -> str:
-    """What to do about a job whose documents have another schema than those that this program reads."""
+    """Return the error message for a job whose schema this program does not read, with the fix."""
     return f"job {job_id} {schemas_text(schema, WHO)}; use the {WHO} of the job's version"
 
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """A subcommand. `arguments` adds what it takes beside the flags of the job; `run` gives the exit code.
+    """A subcommand. `arguments` adds its own flags to those of the job; `run` returns the exit code.
 
-    One with `alone` instead of `run` needs no job, and opens the store itself if it is given one. `flags` are those of
-    `elastic-launch` that it has.
+    A subcommand with `alone` instead of `run` needs no job, and opens a store itself if one is given. `flags` are the
+    flags of `elastic-launch` that it accepts.
     """
 
     name: str
@@ -92,10 +92,11 @@ class Subcommand:
     run: Callable[[NamedJob, argparse.Namespace], Awaitable[int]] | None = None
     alone: Callable[[argparse.Namespace, Mapping[str, str]], Awaitable[int]] | None = None
     flags: tuple[str, ...] = JOB_FLAGS
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[StoreEndpoints, str, str]:
-    """Server, job id and key prefix, from the flags (by name) and the environment, as `elastic-launch` reads them.
+    """Return servers, job ID and key prefix from the flags (by name) and the environment, as `elastic-launch` does.
 
     Inside a worker the job is the worker's. Raises `ConfigError` that names what is missing or wrong.
     """
@@ -106,23 +107,23 @@ def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tu
 
 
 def named_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[StoreEndpoints, str]:
-    """Server and key prefix, in the same way, for what looks at all jobs."""
+    """Return servers and key prefix in the same way, for subcommands that read all jobs."""
     given = named_values(asked, environ, STORE_FLAGS)
     _need("elastic_server", given, "which etcd?")
     return given["servers"], given["key_prefix"]
 
 
 def open_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> Store:
-    """A client of the store that was named; says a warning about files that look wrong. Raises `ConfigError`."""
+    """Open a client of the selected store, and print warnings about its files. Raises `ConfigError`."""
     way, warnings = store_access.read_access(named_values(asked, environ, STORE_FLAGS), environ)
-    for line in warnings:
+    for line in (*warnings, *named_deprecations(asked, environ, JOB_FLAGS)):
         write_stderr_line(f"warning: {line}", WHO)
     return way.open()
 
 
 @asynccontextmanager
 async def opened_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> AsyncIterator[NamedJob]:
-    """The job that was named, with a store that is closed at the end. Raises `ConfigError`."""
+    """Yield the selected job, with a store that is closed at the end. Raises `ConfigError`."""
     servers, job_id, key_prefix = named_job(asked, environ)
     store = open_store(asked, environ)
     try:
@@ -134,7 +135,7 @@ async def opened_job(asked: Mapping[str, str | None], environ: Mapping[str, str]
 def _need(name: str, given: Mapping[str, Any], question: str) -> None:
     flag = BY_NAME[name]
     if not given.get(flag.field):
-        raise ConfigError(f"{question} add --{name} {flag.metavar.partition(',')[0]}, or set {flag.variables[0]}")
+        raise ConfigError(f"{question} add {flag.option} {flag.metavar.partition(',')[0]}, or set {flag.variables[0]}")
 
 
 def write(lines: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
-"""What an operator writes into the store, each in one guarded transaction (pure).
+"""The transactions by which a user changes a job: scale, drain and stop (pure).
 
-An order holds only if nothing that it was based on has changed, the store is the same one, and no verdict is there.
-Who gives several orders in one moment gets the one that came last.
+Each transaction succeeds only if nothing that it was based on has changed, the store has the same incarnation, and the
+job has no final status. If several change the same value, the last one applies.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoredDocument, StoreView, encode
 
 NOTED_MAX = 4
-"""Operations that put an order, and a verdict, into the history of the job, in the same transaction."""
+"""Operations of the same transaction that add the action, and a final status, to the history of the job."""
 LEAVING_MAX = (OPERATIONS_MAX - NOTED_MAX - 2) // 3
-"""Nodes that one transaction tells to leave: two compares and a key for each."""
+"""Nodes that one transaction can drain: two compares and a key for each."""
 
 
 def order_scale(keys: JobKeys, view: StoreView, np: Np) -> Transaction:
-    """Another np in the spec. The view has one."""
+    """Return the transaction that changes np in the spec, which the view must have."""
     assert view.spec is not None
     spec: JobSpec = msgspec.structs.replace(view.spec.value, np=np)
     compares = (*_guards(keys, view), _as_seen(view, keys.spec, view.spec))
@@ -33,23 +33,23 @@ def order_scale(keys: JobKeys, view: StoreView, np: Np) -> Transaction:
 
 
 def why_np_impossible(spec: JobSpec, np: Np) -> str:
-    """Why a job cannot have that np, with the mend; "" if it can."""
+    """Return why a job cannot have this np, with the fix; "" if it can."""
     if spec.ips and np.high > len(spec.ips):
         most = len(spec.ips)
         wanted = "any number of" if np.unlimited else np.high
-        return f"--np {np} asks for {wanted} nodes, and the job's --ips names {most}; use {most} at most"
+        return f"--np {np} asks for {wanted} nodes, but the job's --ips lists {most}; use at most {most}"
     if isinstance(spec, PsJobSpec) and not spec.layout.separate:
-        return "the seats of this parameter-server job are fixed on its hosts; stop it, and start it with other lists"
+        return "the tasks of this parameter-server job have fixed hosts; stop the job, and start it with other lists"
     return ""
 
 
 def order_drain(
     keys: JobKeys, view: StoreView, nodes: Sequence[str], reason: str, within_s: float | None, at: float
 ) -> Transaction:
-    """Tell members to leave, at most `LEAVING_MAX`. The view has them. The shorter of two deadlines holds.
+    """Return the transaction that drains members of the view, at most `LEAVING_MAX`. The earlier deadline applies.
 
-    No clock is asked how much of the first is over: that of its writer may be another one. The node counts each from
-    when it heard of it, and keeps the nearer. What nodes were told that are gone is deleted with it.
+    It compares no times, because clocks differ: the node counts each deadline from when it receives it, and keeps the
+    earlier one. The transaction also deletes the drain keys of nodes that no longer exist.
     """
     compares: list[Compare] = [*_guards(keys, view)]
     then: list[Operation] = []
@@ -66,15 +66,15 @@ def order_drain(
 
 
 def order_stop(keys: JobKeys, view: StoreView, reason: str, at: float) -> Transaction:
-    """Stop this run as a planned change."""
+    """Return the transaction that stops this run as a planned change."""
     order = StopOrder(run=_run(view), reason=reason, at=at)
     return Transaction("stop", _guards(keys, view), (Put(keys.halt, encode(order)),))
 
 
 def write_verdict(keys: JobKeys, view: StoreView, reason: str, at: float, *, deserted: bool = False) -> Transaction:
-    """Write the verdict at once: whoever has workers stops them fast. It needs nothing that can be read.
+    """Return the transaction that ends the job immediately; nodes stop their workers fast. It needs no readable key.
 
-    `deserted`: only if nobody is registered.
+    `deserted`: only if no node is registered.
     """
     g = view.generation.value.g if view.generation is not None else 0
     verdict = Verdict(status=FinalStatus.STOPPED, reason=reason, run=_run(view), g=g, at=at)
@@ -99,5 +99,5 @@ def _guards(keys: JobKeys, view: StoreView) -> tuple[Compare, ...]:
 
 
 def _as_seen(view: StoreView, key: str, stored: StoredDocument[Any] | None) -> Compare:
-    """The key is as it was read: what stood there, or still what cannot be read, or still nothing."""
+    """Compare a key with its state in the view: the document, an unreadable one, or none."""
     return Compare.modified(key, stored.mod_revision if stored is not None else view.damaged_at.get(key, 0))

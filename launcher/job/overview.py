@@ -1,4 +1,4 @@
-"""A job as it stands: what the store says, and what the nodes themselves say when they are asked."""
+"""The current state of a job, from the store and from the agents of its nodes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from launcher.job.named_job import NamedJob
 from launcher.wire.inspect_messages import NodeSnapshot
 
 ASK_LIMIT_S: Final = 1.0
-"""So long all nodes together may take to answer."""
+"""Time limit for the answers of all nodes together."""
 
 
 class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """`snapshots` are what the nodes say of themselves, by node. `unreachable` says of the others why there are none.
+    """The state of a job, with `snapshots` by node; `unreachable` says why the other nodes have none.
 
-    `asked_at` is the wall clock when they were asked, from which the ages in their words count.
+    `asked_at` is the wall-clock time of the queries, to which the ages in the snapshots refer.
     """
 
     status: status.JobStatus
@@ -31,15 +31,15 @@ class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_json(self) -> dict[str, object]:
-        """As one JSON object: the fields of the status, then `windows` and `unasked`."""
-        found: dict[str, object] = msgspec.to_builtins(self.status)
-        return {**found, "windows": msgspec.to_builtins(self.snapshots), "unasked": dict(self.unreachable)}
+        """One JSON object: the fields of the status, then `snapshots` and `unreachable`, both by node."""
+        fields: dict[str, object] = msgspec.to_builtins(self.status)
+        return {**fields, "snapshots": msgspec.to_builtins(self.snapshots), "unreachable": dict(self.unreachable)}
 
 
 async def overview_of(job: NamedJob, view: StoreView) -> JobOverview:
-    """What was read of the job, and what every registered node says.
+    """Combine the view of a job with the answers of every registered node.
 
-    A job that has ended has nobody to ask, and torchrun's nodes answer nobody.
+    A job that has ended has no nodes to query, and torchrun's nodes have no status endpoint.
     """
     described, asked_at = status.describe(view, job.job_id), time.time()
     nobody_answers = view.verdict is not None or process_location.elsewhere(view)

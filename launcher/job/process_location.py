@@ -1,4 +1,4 @@
-"""Which node has a process of a job, by what stands in the store (pure)."""
+"""Finds the node of a process of a job, from the store (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = re.compile(r"(?:(?P<role>worker|server|heter)(?:log)?[.])?(?P<index>[0-
 
 
 class ProcessLocation(NamedTuple):
-    """A node, and the start of the process there: its generation, and the revision of its roster."""
+    """A node, and the start of the process there: its generation, and the revision of its cluster spec."""
 
     node: str
     host: str
@@ -23,22 +23,20 @@ class ProcessLocation(NamedTuple):
 
 
 def named(text: str) -> tuple[Role, int]:
-    """The process that was named as on the command line: `3`, `server.0`, `heter.1`, or its log's name.
+    """Parse the name of a process on the command line: `3`, `server.0`, `heter.1`, or the name of its log.
 
     Raises `ConfigError`.
     """
     match = _NAMED.fullmatch(text)
     if match is None:
-        raise ConfigError(
-            f"{text!r} names no worker; give its rank (3), or server.0, heter.0 in a parameter-server job"
-        )
+        raise ConfigError(f"{text!r} is not a worker; use its rank (3), or server.0, heter.0 in a parameter-server job")
     return Role(match["role"] or Role.WORKER), int(match["index"])
 
 
 def locate(view: StoreView, role: Role, index: int) -> ProcessLocation | None:
-    """Where a process is that was started last; None while there is none.
+    """Return the node of the newest start of a process; None if there is none.
 
-    While the gate of the newest generation is closed that is the place in the one before.
+    Before the start signal of the newest generation this is its place in the previous generation.
     """
     generation = view.current_generation
     if generation is None:
@@ -63,22 +61,22 @@ def locate(view: StoreView, role: Role, index: int) -> ProcessLocation | None:
 
 
 def why_absent(view: StoreView, role: Role, index: int) -> str:
-    """Why a process is nowhere, in a sentence."""
+    """Return why no node has a process, as a sentence."""
     generation, name = view.current_generation, process_name(role, index)
     if generation is None:
-        return f"there is no {name} yet: no generation has been made"
+        return f"there is no {name} yet: no generation has formed"
     if not generation.members:
-        return f"there is no {name} now: nobody is in generation {generation.g}"
+        return f"there is no {name} now: generation {generation.g} has no nodes"
     if isinstance(generation, ClusterSpec):
         there = len(generation.task_assignments(role))
         return f"there is no {name} now: generation {generation.g} has {there} of that role"
     if role is not Role.WORKER:
-        return f"there is no {name}: the workers of this job are known by their ranks, 0 to {generation.world_size - 1}"
+        return f"there is no {name}: this job identifies its workers by rank, 0 to {generation.world_size - 1}"
     return f"there is no {name}: generation {generation.g} has the ranks 0 to {generation.world_size - 1}"
 
 
 def elsewhere(view: StoreView) -> str:
-    """Who has the workers, in a sentence, where the nodes of the job do not; "" where they do."""
+    """Return a sentence about what runs the workers if the job's nodes do not; "" if they do."""
     if view.spec is None or view.spec.value.mode is not JobMode.TORCHRUN:
         return ""
-    return "torchrun has the workers of this job and their logs: see its output on each node, or its --log-dir"
+    return "torchrun runs the workers of this job and has their logs: see its output on each node, or its --log-dir"

@@ -1,4 +1,4 @@
-"""What the nodes that were asked say of silent nodes and of evicted hosts: a note for each node of the job (pure)."""
+"""Notes about silent nodes and evicted hosts, for each node of the job, from the answers of nodes (pure)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from launcher.wire.inspect_messages import NodeSnapshot
 
 
 def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Mapping[str, str]:
-    """The notes by node, for nodes that have one.
+    """Return the notes by node, for nodes that have one.
 
-    Where several agents know of a node, the leader's snapshot takes precedence.
+    If several agents report a node, the leader's snapshot takes precedence.
     """
     leader_last = sorted(windows.values(), key=lambda window: window.node == status.leader)
     silent = {peer.node: (window.node, peer.silent_s) for window in leader_last for peer in window.silent}
@@ -26,7 +26,7 @@ def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Map
                 notes[node.node] = "evicted because it was silent"
         elif node.node in silent:
             by, silent_s = silent[node.node]
-            notes[node.node] = f"{by} has heard nothing from it for {time_text(silent_s, 1)}"
+            notes[node.node] = f"{by} has received nothing from it for {time_text(silent_s, 1)}"
         elif node.host in of_host:
             eviction = of_host[node.host]
             minutes = rounded_up(eviction.counts_in_s, 60)
@@ -38,5 +38,5 @@ def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Map
 
 
 def with_silence(note: str, silence: str) -> str:
-    """Both notes of a node as one."""
+    """Join both notes of a node."""
     return "; ".join(filter(None, (silence, note)))

@@ -1,9 +1,8 @@
-"""A job as it stands in the store, as values and as text for people (pure).
+"""The state of a job, from the documents in the store, as values and as text (pure).
 
-It says what the documents say. A node that died a moment ago is "running" here until its lease ends or its death is
-proven, and what is being waited for is what a leader would say that had just begun to lead: it cannot know for how long
-others have been waiting, so that its times are the longest possible ones. When nodes join a running job hangs on what
-only the leader remembers, and is not said.
+A node that has just died is "running" here until its lease expires or its death is proven. What the job waits for is
+what a new leader would report: it cannot know for how long nodes have been waiting, so its times are upper bounds. When
+nodes join a running job depends on what only the leader remembers, so the status does not say.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from launcher.job.absent_nodes import absent_nodes
 
 NO_LONGER_REGISTERED = "no longer registered"
 
-GROWTH = (Reason.GROW_SETTLING, Reason.GROW_LATER, Reason.GROWN)
-"""Nodes join as soon as it is time; the leader knows since when they are here, and when the job grew last."""
+SCALE_UPS = (Reason.SCALE_UP_SETTLING, Reason.SCALE_UP_LATER, Reason.SCALED_UP)
+"""Nodes join later; only the leader knows since when they wait, and when the job last scaled up."""
 
 
 class NodeState(StrEnum):
-    """What a node does, as far as the store shows it."""
+    """What a node does, according to the store."""
 
     RUNNING = "running"
     STOPPING = "stopping"
-    WAITING = "waiting for go"
+    WAITING = "at the barrier"
     SPARE = "spare"
-    QUARANTINED = "kept out"
+    QUARANTINED = "quarantined"
     READY = "ready"
     DRAINING = "draining"
     LOST = "lost"
@@ -66,17 +65,17 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     state: NodeState
     note: str = ""
-    tasks: str = msgspec.field(default="", name="seats")
+    tasks: str = ""
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One job.
 
     `generation` is the newest of this run, None before the first; `go` tells whether its workers may run. `restarts`
-    are those charged. `proposer` is the leader, `now` what it would say. `damaged` are the keys of documents
-    that cannot be read; `saved` is the newest committed checkpoint. What the spec says is None while there is no
-    readable one; under torchrun `restarts_max` is None, too, because each of its agents counts its own. `lacking` nodes
-    are missing, of those that np asks for; `absent_nodes` says who is known not to count, and why.
+    are those that count. `leader` is the leading node, `now` what it would report. `damaged` are the keys of documents
+    that cannot be parsed; `saved` is the newest committed checkpoint. Values of the spec are None while there is no
+    readable one; under torchrun `restarts_max` is also None, because each of its agents counts its own. `lacking` is
+    the number of nodes that are missing for np; `missing` lists nodes that do not count, and why.
     """
 
     job_id: str
@@ -100,7 +99,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(view: StoreView, job_id: str) -> JobStatus:
-    """Say how a job stands. `view` must be complete."""
+    """Return the status of a job. `view` must be complete."""
     world = _JobWorld.of(view)
     spec = view.spec.value if view.spec is not None else None
     generation = world.generation
@@ -130,9 +129,9 @@ def describe(view: StoreView, job_id: str) -> JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class _JobWorld:
-    """The newest generation of this run, and the world whose workers may still be there.
+    """The newest generation of this run, and the generation whose workers may still run.
 
-    With a go that is the newest generation itself; while its gate is closed, the one `before` it.
+    After the start signal that is the newest generation itself; before it, the one `before`.
     """
 
     view: StoreView
@@ -155,7 +154,7 @@ class _JobWorld:
         return cls(view, generation, False, frozenset(names), *old)
 
     def nodes(self) -> Iterator[NodeStatus]:
-        """Members by M_id, then the other registered nodes by age, then who vanished and may still run."""
+        """Yield members by M_id, then other registered nodes by age, then nodes that disappeared and may still run."""
         members = self.view.members
         if self.generation is not None:
             slots = self.generation.slots
@@ -178,10 +177,10 @@ class _JobWorld:
         return NodeStatus(m_id=m_id, node=node, host=host, ranks=ranks, state=state, note=note)
 
     def _task_assignments(self, place: TaskMember, m_id: int) -> NodeStatus:
-        """A node of a parameter-server job."""
+        """Return the status of a node of a parameter-server job."""
         status = self._node(place.node, place.host, m_id)
         if place.leaving and status.state is NodeState.RUNNING:
-            status = msgspec.structs.replace(status, state=NodeState.STOPPING, note="asked to leave")
+            status = msgspec.structs.replace(status, state=NodeState.STOPPING, note="draining")
         return msgspec.structs.replace(status, tasks=tasks_in_words(place))
 
     def _state(self, node: str) -> tuple[NodeState, str]:
@@ -214,7 +213,7 @@ class _JobWorld:
                 parts += ["until it can be reached"] if record.unreachable else []
                 return (
                     NodeState.QUARANTINED,
-                    f"{' and '.join(parts)}: {quarantine.reason_text(record)}; it comes back by itself",
+                    f"{' and '.join(parts)}: {quarantine.reason_text(record)}; it rejoins automatically",
                 )
         return NodeState.SPARE, ""
 
@@ -224,7 +223,7 @@ class _JobWorld:
         if stored is None or self.generation is None:
             return None
         if start is not None and stored.value.since != start[1]:
-            return None  # Of an older start of this node in the same generation.
+            return None  # From an earlier start of this node in the same generation.
         return stored.value
 
     def _ended(self, node: str) -> bool:
@@ -233,7 +232,7 @@ class _JobWorld:
 
 
 def _lacking(view: StoreView, nodes: tuple[NodeStatus, ...]) -> int:
-    """How many nodes fewer there are than the job is to grow to, or than it needs."""
+    """Return how many nodes are missing for the size that the job should grow to, or that it needs."""
     if view.spec is None or view.verdict is not None or view.spec.value.mode is not JobMode.COLLECTIVE:
         return 0
     np, away = view.spec.value.np, (NodeState.LOST, NodeState.DRAINING, NodeState.QUARANTINED)
@@ -245,29 +244,29 @@ def _missing(view: StoreView, nodes: tuple[NodeStatus, ...]) -> tuple[str, ...]:
     if view.verdict is not None:
         return ()
     lost = [f"{node.node} is {NO_LONGER_REGISTERED}" for node in nodes if node.state is NodeState.LOST]
-    out = [f"{node.node} is kept out {node.note}" for node in nodes if node.state is NodeState.QUARANTINED]
+    out = [f"{node.node} is quarantined {node.note}" for node in nodes if node.state is NodeState.QUARANTINED]
     return (*lost, *absent_nodes(view), *out)
 
 
 def _now(view: StoreView) -> str:
     if not view.members and view.verdict is None and not view.unreadable:
-        return "No node is registered, so nobody works on this job; it goes on when elastic-launch is started again"
+        return "No node is registered; the job resumes when elastic-launch is started again"
     inside = {place.node for place in view.generation.value.members} if view.generation is not None else set()
-    # A reader without links takes everybody for reached, but who was left out for not being reached, and is not back.
+    # A reader has no links: it assumes that all nodes are reachable, except those quarantined as unreachable.
     apart = {record.host for record in view.budget.hosts if record.unreachable}
     linked = {node for node, stored in view.members.items() if node in inside or stored.value.host not in apart}
     memory = DecisionMemory(linked=frozenset(linked), unheard=frozenset(inside - view.members.keys()))
     policy = DecisionPolicy("", kill_s=2 * KILL_S)
     decision, memory = decide(view, memory, policy, 0.0)
-    if decision.code in GROWTH:
-        settled = msgspec.structs.replace(memory, grown_at=None, ready_since=dict.fromkeys(view.members, NEVER))
+    if decision.code in SCALE_UPS:
+        settled = msgspec.structs.replace(memory, scaled_up_at=None, ready_since=dict.fromkeys(view.members, NEVER))
         who = decide(view, settled, policy, 0.0)[0].reason
-        return f"{who} as soon as it is time (--settle, --grow_every); only the leader knows when"
+        return f"{who} after --join-window or --scale-up-interval; only the leader knows when"
     match decision:
         case FormGeneration():
-            return f"about to make the next generation: {decision.reason}"
+            return f"about to form the next generation: {decision.reason}"
         case OpenGate():
-            return f"about to give the go: {decision.reason}"
+            return f"about to send the start signal: {decision.reason}"
         case ConcludeJob():
             return f"about to end the job: {decision.reason}"
         case _:

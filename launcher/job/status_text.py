@@ -1,4 +1,4 @@
-"""A job as people see it: the store's words, joined with those of the nodes that could be asked (pure)."""
+"""Formats the status of a job from the store, together with the answers of its nodes (pure)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from launcher.wire.inspect_messages import NodeSnapshot, WorkerSnapshot, WorkerS
 
 COLUMNS: Final = ("M_id", "node", "host", "ranks", "state", "since", "step", "rate", "note")
 NUMBERS: Final = frozenset({"since", "step", "rate"})
-"""Columns that change all the time."""
+"""Columns with numbers that change continuously."""
 NAMED_MAX: Final = 5
 UNKNOWN: Final = "-"
 
 _TOLD: Final = (WorkerState.PREPARING, WorkerState.JOINING, WorkerState.STARTING)
-"""What a worker does that people should know of a node that runs."""
+"""States of a worker that the note of a running node shows."""
 
 
 def cells(node: NodeStatus, window: NodeSnapshot | None, silence: str = "") -> tuple[str, ...]:
-    """A node's row under `COLUMNS`. `silence` is its note of `silence_notes`."""
+    """Return a node's row under `COLUMNS`. `silence` is its note of `silence_notes`."""
     m_id = "-" if node.m_id is None else str(node.m_id)
     first = (m_id, node.node, node.host, node.tasks or _span(node.ranks), node.state)
     if window is None:
@@ -37,7 +37,7 @@ def cells(node: NodeStatus, window: NodeSnapshot | None, silence: str = "") -> t
 
 
 def rows(described: JobStatus, windows: Mapping[str, NodeSnapshot]) -> list[tuple[str, ...]]:
-    """All rows under the head of the table."""
+    """Return all rows below the header of the table."""
     silence = silence_notes(described, windows)
     return [cells(node, windows.get(node.node), silence.get(node.node, "")) for node in described.nodes]
 
@@ -45,44 +45,44 @@ def rows(described: JobStatus, windows: Mapping[str, NodeSnapshot]) -> list[tupl
 def foot_lines(
     described: JobStatus, unasked: Mapping[str, str], windows: Mapping[str, NodeSnapshot] | None = None
 ) -> list[str]:
-    """The lines below the table: spare nodes, missing ones and why, those that could not be asked, and imports."""
+    """Return the lines below the table: spare nodes, missing ones with reasons, unreachable ones, and imports."""
     lines = []
     if spares := [node.node for node in described.nodes if node.state is NodeState.SPARE]:
         lines.append(f"Spare: {shortened(spares, NAMED_MAX)}")
     if described.lacking:
-        why = "; ".join(described.missing[:NAMED_MAX]) or "not started yet, or without a way to etcd"
+        why = "; ".join(described.missing[:NAMED_MAX]) or "not started yet, or cannot connect to etcd"
         lines.append(f"Missing: {counted(described.lacking, 'node')}: {why}")
     elif described.missing:
         lines.append(f"Missing: {'; '.join(described.missing[:NAMED_MAX])}")
     if unasked:
         first = next(iter(unasked.values()))
         others = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
-        lines.append(f"Not known here: {first}{others}")
+        lines.append(f"No details: {first}{others}")
     loaded: dict[str, list[str]] = {}
     for node, window in (windows or {}).items():
         if window.imports:
             loaded.setdefault(window.imports, []).append(node)
     for words, nodes in list(loaded.items())[:NAMED_MAX]:
         where = "" if len(nodes) == len(windows or ()) else f" on {shortened(nodes, NAMED_MAX)}"
-        lines.append(f"Loaded before the script{where}: {words}")
+        lines.append(f"Preloaded{where}: {words}")
     return [sanitize_line(line) for line in lines]
 
 
 def speed(rate: float | None) -> str:
-    """Steps per second; a slow one in seconds for a step."""
+    """Format steps per second; below 1/s as seconds per step."""
     if rate is None:
         return UNKNOWN
     return f"{rate:.1f}/s" if rate >= 1 or rate == 0 else f"{1 / rate:.1f} s"
 
 
 def worker_words(worker: WorkerSnapshot) -> str:
-    """What one worker does: "rank 3 preparing: downloading (40 s)"."""
+    """Format what one worker does: "rank 3 preparing: downloading (40 s)"."""
     detail = f": {worker.detail}" if worker.detail else ""
     return f"{process_name(worker.role, worker.index)} {worker.state}{detail} ({time_text(worker.since_s)})"
 
 
 def _progress(window: NodeSnapshot) -> tuple[str, str]:
-    """Step and rate of the process of the node that is furthest."""
+    """Return step and rate of the node's process that has made the most steps."""
     known = [worker for worker in window.workers if worker.step is not None]
     if not known:
         return UNKNOWN, UNKNOWN
@@ -100,7 +100,7 @@ def _note(node: NodeStatus, window: NodeSnapshot) -> str:
 
 
 def head_lines(status: JobStatus, wall: float) -> list[str]:
-    """The lines above the table. `wall` is the reader's wall clock, seconds since the epoch."""
+    """Return the lines above the table. `wall` is the reader's wall clock, seconds since the epoch."""
     parts = [_generation_words(status)]
     if status.run is not None:
         parts.append(f"run {status.run}")
@@ -109,7 +109,7 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
     if status.generation is not None:
         parts.append(f"world size {status.world_size}")
     if status.restarts_max is not None:
-        parts.append(f"{status.restarts} of {status.restarts_max} restarts charged")
+        parts.append(f"{status.restarts} of {status.restarts_max} restarts used")
     lines = [f"Job {status.job_id}: {', '.join(parts)}"]
     if status.verdict is not None:
         lines += ended_lines(status.verdict, status.job_id, wall)
@@ -119,7 +119,7 @@ def head_lines(status: JobStatus, wall: float) -> list[str]:
         lines.append(status.now)
     if status.saved is not None:
         lines.append(_saved_words(status.saved, status.run, wall))
-    lines += [f"This document cannot be read: {key}" for key in status.damaged]
+    lines += [f"Cannot parse etcd key: {key}" for key in status.damaged]
     return [sanitize_line(line) for line in lines]
 
 

@@ -1,4 +1,4 @@
-"""The order to end a job."""
+"""Ends a job at a user's request."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from launcher.job.submit import OrderRejected, ended, operator, submit
 from launcher.job.watch import JobWatch
 
 RETURN_SPARE_S: Final = 1.0
-"""A node asks for its lease four times in the time that it lasts, and registers again within this."""
+"""A node renews its lease four times per TTL, and registers again within this time."""
 LEASE_TTL_S: Final = 5.0
-"""The lease of a job whose spec is gone; the default of `--lease_ttl`."""
+"""The lease TTL of a job without a spec; the default of `--lease-ttl`."""
 
 
 def why(*, at_once: bool) -> str:
-    """The reason of such an order, for the verdict."""
+    """Return the reason for the final status."""
     return f"elastic-ctl stop{' --now' if at_once else ''} by {operator()}"
 
 
 async def stop(
     job: NamedJob, reason: str, *, at_once: bool, tell: Callable[[str], object] = lambda _: None
 ) -> tuple[str, StoreView | None]:
-    """Give the order; the line that says what follows, and the job as it was then; None: it had ended before.
+    """Stop the job; return a line about the result, and the job as it was then (None: it had ended before).
 
-    Where no node is registered it waits until none can be about to come back, and ends the job; `tell` hears of that.
+    If no node is registered, it waits until none can return, and then ends the job; `tell` gets a message about that.
     Raises what `submit` raises.
     """
 
@@ -41,13 +41,13 @@ async def stop(
         if view.verdict is not None:
             return None
         if view.spec is None and view.generation is None and not view.unreadable and not view.members:
-            raise OrderRejected(f"{job.job_id} has never begun: nothing is to be stopped")
+            raise OrderRejected(f"{job.job_id} has never started: there is nothing to stop")
         at = round(time.time(), 3)
         if at_once:
             return orders.write_verdict(job.keys, view, reason, at)
-        if trouble := _no_save(job, view):
+        if obstacle := _no_save(job, view):
             raise OrderRejected(
-                f"{job.job_id}: {trouble}; put it right, or end the job at once: elastic-ctl stop --now"
+                f"{job.job_id}: {obstacle}; restore it, or end the job immediately: elastic-ctl stop --now"
             )
         return orders.order_stop(job.keys, view, reason, at)
 
@@ -58,7 +58,7 @@ async def stop(
         nodes = f"; {counted(len(view.members), 'node')} end at once" if view.members else ""
         return f"{job.job_id} is stopped{nodes}", view
     if not view.members:
-        tell(f"no node is registered: {job.job_id} ends when none has come back within {_absence_s(view):g} s")
+        tell(f"no node is registered: {job.job_id} ends unless a node returns within {_absence_s(view):g} s")
         return await _end_empty_job(job, view, reason, tell)
     return _will_save(job, view), view
 
@@ -68,21 +68,21 @@ def _will_save(job: NamedJob, view: StoreView) -> str:
 
 
 def _no_save(job: NamedJob, view: StoreView) -> str:
-    """Why agents cannot have their workers save: what they go by cannot be read; "" if they can."""
+    """Return why agents cannot let their workers save: a key that they need cannot be parsed; "" if they can."""
     if damaged := (*view.unreadable, *_unreadable_members(job, view)):
-        return f"{damaged[0]} cannot be read, so nobody could save"
-    return f"{job.keys.spec} is not there, so nobody could save" if view.spec is None and view.members else ""
+        return f"cannot parse {damaged[0]}, so no node could save"
+    return f"{job.keys.spec} is missing, so no node could save" if view.spec is None and view.members else ""
 
 
 def _unreadable_members(job: NamedJob, view: StoreView) -> list[str]:
-    """Keys of members that cannot be read, where that is all that there is of members."""
+    """Return the unreadable keys of members if there are no readable ones."""
     return [] if view.members else [key for key in view.damaged if key.startswith(job.keys.members)]
 
 
 async def _end_empty_job(
     job: NamedJob, stopped: StoreView, reason: str, tell: Callable[[str], object]
 ) -> tuple[str, StoreView | None]:
-    """End a job that was stopped while nobody was registered, unless somebody is within the time that this takes."""
+    """End a job that was stopped while no node was registered, unless a node registers meanwhile."""
     async with JobWatch(job, tell) as newest:
         while not newest.view.members and newest.view.verdict is None:
             if await end_if_deserted(job, newest, reason):
@@ -92,7 +92,7 @@ async def _end_empty_job(
 
 
 async def end_if_deserted(job: NamedJob, newest: JobWatch, reason: str) -> bool:
-    """Write the verdict of a job that is stopped once nobody can come back; False if something else happens before."""
+    """Write the final status of a stopped job once no node can return; False if something else happens before."""
     if not await _wait_until_empty(job, newest):
         return False
     at = round(time.time(), 3)
@@ -101,33 +101,33 @@ async def end_if_deserted(job: NamedJob, newest: JobWatch, reason: str) -> bool:
         if view.members or view.verdict is not None:
             return None
         if odd := _unreadable_members(job, view):
-            raise OrderRejected(f"{job.job_id}: {odd[0]} cannot be read; delete it, or use elastic-ctl stop --now")
+            raise OrderRejected(f"{job.job_id}: cannot parse {odd[0]}; delete it, or use elastic-ctl stop --now")
         return orders.write_verdict(job.keys, view, reason, at, deserted=True)
 
-    _, written = await submit(job, order, lambda _: "no node is left: the end")
+    _, written = await submit(job, order, lambda _: "no node is left: ending the job")
     return written
 
 
 def _absence_s(view: StoreView) -> float:
-    """After so long nobody comes back whose key is gone: who still runs writes it sooner."""
+    """Return the time after which a node without a key is gone: a live node would have written its key again."""
     return (view.spec.value.lease_ttl_s if view.spec is not None else LEASE_TTL_S) + RETURN_SPARE_S
 
 
 def run_of(view: StoreView) -> tuple[str, int]:
-    """Which run of which store's job it is."""
+    """Return the incarnation of the store and the run of the job."""
     store = view.incarnation.value if view.incarnation is not None else ""
     return store, view.spec.value.run if view.spec is not None else 0
 
 
 LOOK_EVERY_S: Final = 1.0
-"""So often etcd is asked, while it is waited that nobody comes back; one that takes longer stands still."""
+"""Interval of the queries that show whether etcd answers; a slower answer counts as a stalled etcd."""
 
 
 async def _wait_until_empty(job: NamedJob, newest: JobWatch) -> bool:
-    """Wait until nobody has been registered for longer than a lease lasts; False if something else happens before.
+    """Wait until no node has been registered for longer than a lease; False if something else happens before.
 
-    A lease can end early, and an etcd that stands still ends all of them: such a node writes its key again, and its
-    workers may just be saving. Only time in which etcd answers counts.
+    A lease can end early, and a stalled etcd ends all leases: a live node then writes its key again, and its workers
+    may just be saving. Only time in which etcd answers counts.
     """
     clock = asyncio.get_running_loop().time
     run, absence_s = run_of(newest.view), _absence_s(newest.view)
@@ -143,7 +143,7 @@ async def _wait_until_empty(job: NamedJob, newest: JobWatch) -> bool:
 
 
 async def _answers(job: NamedJob) -> bool:
-    """Tell whether etcd answers as fast as it does where nothing is wrong."""
+    """Return whether etcd answers as fast as a healthy one."""
     try:
         async with asyncio.timeout(LOOK_EVERY_S):
             await job.store.list(KeyRange.key(job.keys.spec), keys_only=True)

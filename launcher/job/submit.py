@@ -1,4 +1,4 @@
-"""Giving an order: scale and drain; how each is written once, tried again where the job had changed, and noted."""
+"""Scales a job and drains nodes: writes each change once, and retries if the job has changed."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from launcher.text.failure_report import ended_lines
 from launcher.text.sanitize import sanitize_line
 
 TRIES_MAX: Final = 20
-"""A job that changes more often than this while an order is given is not told it."""
+"""Attempts to write a change to a job that changes at the same time."""
 NAME_SHOWN_MAX: Final = 64
 DEADLINE_MIN_S: Final = DEADLINE_SPARE_S + 1.0
-"""Of a shorter one nothing would be left for the workers."""
+"""A shorter deadline would leave no time for the workers."""
 
 _M_ID: Final = re.compile(r"[0-9]{1,9}")
 
 
 class OrderRejected(ElasticError):
-    """The job cannot do that, as its line says. Nothing was written."""
+    """The job cannot do that, for the reason in the message. Nothing was written."""
 
     exit_code = NO_SUCH_JOB
 
@@ -40,11 +40,11 @@ class OrderRejected(ElasticError):
 async def submit(
     job: NamedJob, order: Callable[[StoreView], Transaction | None], what: Callable[[StoreView], str]
 ) -> tuple[StoreView, bool]:
-    """Write what `order` makes of the job as it stands; it makes None of one that needs nothing.
+    """Execute the transaction that `order` returns for the current view; None: there is nothing to change.
 
-    `what` says it in the job's history, which is written in the same transaction. Gives that view, and whether
-    something was written. Where an answer was lost it is written again: every order says how things are to be, so that
-    it may stand twice. Raises `OrderRejected`, `StoreError`, and what `NamedJob.view` raises.
+    `what` describes the change for the job's history, which the same transaction writes. Returns the view, and whether
+    anything was written. If the answer of etcd is lost, the transaction is repeated, which is safe: every change states
+    the wanted result. Raises `OrderRejected`, `StoreError`, and what `NamedJob.view` raises.
     """
     for _ in range(TRIES_MAX):
         view = await job.view()
@@ -58,14 +58,14 @@ async def submit(
             continue
         if result.succeeded:
             return view, True
-    raise OrderRejected(f"{job.job_id} changes too fast to be told anything; try again")
+    raise OrderRejected(f"job {job.job_id} is changing; try again")
 
 
 async def _noted(job: NamedJob, view: StoreView, text: str, transaction: Transaction) -> tuple[Operation, ...]:
-    """What puts an order into the history of the job, and the verdict if it is one: no agent tells of that."""
+    """Return the operations that add the change, and a final status if it writes one, to the history of the job."""
     g = view.generation.value.g if view.generation is not None else 0
     at = round(time.time(), 3)
-    order = events.HistoryEvent(at=at, node=operator(), what=events.EventKind.ORDER, g=g, text=text[: events.TEXT_MAX])
+    order = events.HistoryEvent(at=at, node=operator(), what=events.EventKind.ACTION, g=g, text=text[: events.TEXT_MAX])
     listing = await job.store.list(KeyRange.prefix(job.keys.events), keys_only=True)
     present = sorted(entry.key for entry in listing.entries)
     noted: list[Operation] = []
@@ -77,17 +77,17 @@ async def _noted(job: NamedJob, view: StoreView, text: str, transaction: Transac
 
 
 def ended(job: NamedJob, view: StoreView) -> str:
-    """How a job that has a verdict ended, in one line."""
+    """Return how a job with a final status ended, in one line."""
     assert view.verdict is not None
     return sanitize_line(ended_lines(view.verdict.value, job.job_id, time.time())[0])
 
 
 def operator() -> str:
-    """Who gives the order, in words for others: user and host, at most 129 signs that a terminal shows."""
+    """Return the user and host of this process for the history, at most 129 printable characters."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # No such user in this container.
-        user = "somebody"
+        user = "unknown"
     return f"{sanitize_line(user)[:NAME_SHOWN_MAX]}@{sanitize_line(socket.gethostname())[:NAME_SHOWN_MAX]}"
 
 
@@ -95,7 +95,7 @@ def operator() -> str:
 
 
 async def scale(job: NamedJob, wanted: Np) -> str:
-    """Give the order; the line that says what follows. Raises `ConfigError`, and what `submit` raises."""
+    """Change np; return a line about the result. Raises `ConfigError`, and what `submit` raises."""
 
     def order(view: StoreView) -> Transaction | None:
         if view.verdict is not None:
@@ -124,23 +124,23 @@ def _what_follows(view: StoreView, np: Np) -> str:
     run = counted(inside, "node runs", "nodes run")
     if np.high < inside:
         out = inside - np.high
-        return f"{run}: {out} of them will leave the world and wait as {'a spare' if out == 1 else 'spares'}"
+        return f"{run}: {out} of them will stop and wait as {'a spare' if out == 1 else 'spares'}"
     if registered < np.low:
-        until = f"holds until {counted(np.low - registered, 'more comes', 'more come')}"
+        until = f"waits until {counted(np.low - registered, 'more node joins', 'more nodes join')}"
         if inside and view.go is not None and generation is not None and view.go.value.g == generation.g:
-            return f"it trains on with {inside}; after the next change it {until}"  # No world ends for want of others.
-        return f"{counted(registered, 'node')} here: the job {until}"
+            return f"training continues with {inside}; after the next change the job {until}"
+        return f"{counted(registered, 'node')} registered: the job {until}"
     if registered > inside and np.high > inside:
         new = min(registered, np.high) - inside
-        return f"{run}: {counted(new, 'that waits', 'that wait')} will be taken in"
-    return f"{run}: that stays, until others come"
+        return f"{run}: {counted(new, 'waiting node', 'waiting nodes')} will join"
+    return f"{run}: no change until more nodes join"
 
 
 # Nodes that leave.
 
 
 async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None) -> tuple[str, list[str]]:
-    """Give the order; the line that says what follows, and the nodes that were told to leave.
+    """Drain nodes; return a line about the result, and the nodes that are draining.
 
     Raises `ConfigError`, and what `submit` raises.
     """
@@ -157,15 +157,14 @@ async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None)
         return f"{job.job_id}: {', '.join(map(sanitize_line, nodes))} left meanwhile", []
     left = len(set(view.members) - set(leaving))
     low = view.spec.value.np.low if view.spec is not None else 1
-    holds = f"; {counted(left, 'node')} left, fewer than the {low} that may run: the job holds until others come"
-    whom = f"{', '.join(map(sanitize_line, leaving))} {'is' if len(leaving) == 1 else 'are'}"
-    return f"{job.job_id}: {whom} told to leave{holds if left < low else ''}", leaving
+    holds = f"; {counted(left, 'node')} left, fewer than the minimum of {low}: the job waits until more nodes join"
+    return f"{job.job_id}: draining {', '.join(map(sanitize_line, leaving))}{holds if left < low else ''}", leaving
 
 
 async def _submit_drain(
     job: NamedJob, nodes: Sequence[str], reason: str, deadline_s: float | None
 ) -> tuple[StoreView, list[str]]:
-    """Tell those that are still there, all in one transaction, so that the world changes once; the view, and whom."""
+    """Drain the targets that are still registered in one transaction, so that the job restarts once; return both."""
 
     def present(view: StoreView) -> list[str]:
         return [node for node in nodes if node in view.members]
@@ -180,7 +179,7 @@ async def _submit_drain(
 
 
 def chosen(view: StoreView, targets: Sequence[str]) -> list[str]:
-    """The members that these words name: node ids, M_ids, hosts. Raises `ConfigError` for one that names none."""
+    """Return the members that the targets name: node IDs, M_ids, hosts. Raises `ConfigError` for an unknown one."""
     generation = view.generation.value if view.generation is not None else None
     nodes: dict[str, None] = {}
     for target in targets:
@@ -190,11 +189,11 @@ def chosen(view: StoreView, targets: Sequence[str]) -> list[str]:
         elif _M_ID.fullmatch(target) and generation is not None and int(target) < len(generation.members):
             node = generation.members[int(target)].node
             if node not in view.members:
-                raise ConfigError(f"M_id {target} is {node}, which is not registered any more")
+                raise ConfigError(f"M_id {target} is {node}, which is no longer registered")
             nodes[node] = None
         elif hosts:
             nodes.update(dict.fromkeys(hosts))
         else:
             known = ", ".join(view.members) or "none is registered"
-            raise ConfigError(f"{target!r} is no node, M_id or host of this job; its nodes: {known}")
+            raise ConfigError(f"{target!r} is not a node, node rank (M_id) or host of this job; its nodes: {known}")
     return list(nodes)

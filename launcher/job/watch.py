@@ -1,4 +1,4 @@
-"""A job as it changes in the store: whoever follows it wakes up when something did."""
+"""Follows a job in the store and wakes its reader at each change."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from launcher.job.named_job import NamedJob
 
 
 class JobWatch:
-    """`view` is the newest one. A store that is away is outlived; `trouble` says why it is, "" while it is not."""
+    """Follows one job; `view` is the newest state. During an outage of etcd, `trouble` is its error, otherwise ""."""
 
     def __init__(
         self, job: NamedJob, tell: Callable[[str], object] = lambda _: None, ranges: Sequence[KeyRange] = ()
     ) -> None:
-        """Begin with what stands there now, when entered. `tell` hears in a line that the store is away, or back.
+        """Read the current state when entered. `tell` gets a message when the store is unavailable, or back.
 
-        With `ranges` those are followed, and not the documents of a view alone: such a job need not exist (yet), or be
-        of this version. `entries` is what the store has there, None before the first listing.
+        With `ranges` it follows these ranges instead of the documents of a view: then the job need not exist (yet), or
+        be of this version. `entries` are the keys and values there, None before the first listing.
         """
         self.view = StoreView()
         self.entries: Mapping[str, KeyValue] | None = None
@@ -38,7 +38,7 @@ class JobWatch:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Look for the first time. Without ranges `NoSuchJob` is raised, and `StoreError` if the store is away."""
+        """Read for the first time. Without ranges, raises `NoSuchJob`, and `StoreError` if the store is unavailable."""
         if not self._ranges:
             self.view = await self._job.view()
         self._mirror.follow(self._ranges or self._job.keys.everything)
@@ -49,19 +49,19 @@ class JobWatch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Follow no more."""
+        """Stop following."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait({self._task})
 
     async def changes(self, limit_s: float | None = None) -> bool:
-        """Wait until something has changed since the last call, at most so long; whether it has.
+        """Wait for a change since the last call, at most `limit_s` seconds; return whether there was one.
 
-        Without ranges `OtherSchema` is raised where another job has taken its place, of another version.
+        Without ranges, raises `OtherSchema` if a job of another version has replaced it.
         """
         assert self._task is not None
         if self._task.done():
-            self._task.result()  # Only a mistake of ours ends it, and is raised here.
+            self._task.result()  # Only a bug ends the task; raise it here.
         try:
             async with asyncio.timeout(limit_s):
                 await self._changed.wait()
@@ -81,5 +81,5 @@ class JobWatch:
 
     def _troubled(self, error: StoreError | None) -> None:
         self.trouble = "" if error is None else str(error)
-        self._tell("etcd answers again" if error is None else f"etcd does not answer ({error}); trying again")
+        self._tell("etcd answers again" if error is None else f"etcd does not answer ({error}); retrying")
         self._changed.set()

@@ -26,7 +26,7 @@ from launcher.k8s.objects import (
 
 ANSWER_S = 20.0
 BYTES_MAX = 256 << 20
-"""Of one answer: a list of 10,000 pods."""
+"""The largest size of an answer: a list of 10,000 pods."""
 OWNER: Final = "batch.kubernetes.io/controller-uid"
 NO_ANSWER: Final = (
     aiohttp.ClientError,
@@ -36,23 +36,23 @@ NO_ANSWER: Final = (
     RecursionError,
     ValueError,
 )
-"""What a call raises when there is no answer, or one that cannot be read: nested too deep, or no text."""
+"""The errors of a call without an answer, or with one that cannot be parsed: nested too deeply, or not text."""
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 NOT_FOUND, CHANGED = 404, (409, 410)
 IMMUTABLE: Final = "field is immutable"
-"""What the webhook of JobSet says of a size that it does not let change."""
+"""The message of the JobSet webhook for a size that it does not let change."""
 
 Read = TypeVar("Read")
 
 
 class ApiRefused(ElasticError):
-    """The API server said no, with this status."""
+    """The API server rejected a request, with this status."""
 
     exit_code = 3
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"the API server says {status}: {message}")
+        super().__init__(f"the API server answers {status}: {message}")
         self.status = status
 
 
@@ -67,7 +67,7 @@ class KubeApi:
         self._token = token
 
     async def get(self, group: str, resource: str, name: str, kind: type[Read]) -> Read:
-        """An object of a group with its version, such as batch/v1."""
+        """Return an object of a group with its version, such as batch/v1."""
         return msgspec.json.decode(await self._asked("GET", self._url(group, resource, name)), type=kind)
 
     async def patch(self, group: str, resource: str, name: str, patch: Any, content_type: str) -> None:
@@ -76,11 +76,11 @@ class KubeApi:
         await self._asked("PATCH", self._url(group, resource, name), body=body, content_type=content_type)
 
     async def pods(self, uid: str) -> PodList:
-        """The pods of the Job with this uid, and the moment (`resourceVersion`) from which they can be watched."""
+        """Return the pods of the Job with this uid, and the `resourceVersion` from which they can be watched."""
         return msgspec.json.decode(await self._asked("GET", self._pods, query=_of(uid)), type=PodList)
 
     async def changed(self, uid: str, version: str, limit_s: float) -> None:
-        """Return when something happens to a pod, or can be missed, or after `limit_s`."""
+        """Return when a pod changes, or a change may have been missed, or after `limit_s`."""
         query = _of(uid) | {"watch": "1", "resourceVersion": version}
         query["timeoutSeconds"] = str(max(1, round(limit_s)))
         with suppress(TimeoutError):
@@ -147,10 +147,10 @@ class ScaledObject(Protocol):
     """
 
     async def read(self) -> KubeJob:
-        """The object as a Job."""
+        """Return the object as a Job."""
 
     async def resize(self, size: int, *, pinned: bool = False) -> None:
-        """Set completions and parallelism in one change, if the object is still what `read` found last.
+        """Set completions and parallelism in one change, if the object is still what `read` returned last.
 
         `pinned` also writes the annotation that the autoscaler obeys.
         """
@@ -168,7 +168,7 @@ class ScaledJob:
         return f"Job {self._name}"
 
     async def read(self) -> KubeJob:
-        """The Job as it is."""
+        """Return the Job as it is."""
         self._last = await self._api.get("batch/v1", "jobs", self._name, KubeJob)
         return self._last
 
@@ -179,7 +179,7 @@ class ScaledJob:
 
 
 class ScaledJobSet:
-    """One replicated Job of a JobSet. The JobSet controller takes the numbers over into the Job that it made."""
+    """One replicated Job of a JobSet. The JobSet controller copies the numbers into the Job that it created."""
 
     GROUP: Final = "jobset.x-k8s.io/v1alpha2"
 
@@ -193,7 +193,7 @@ class ScaledJobSet:
         return f"JobSet {self._name}"
 
     async def read(self) -> KubeJob:
-        """The JobSet, and the Job that its controller has made, if it has."""
+        """Return the JobSet as a Job, with the Job that its controller has created, if it has."""
         self._last = await self._api.get(self.GROUP, "jobsets", self._name, KubeJobSet)
         child: KubeJob | None = None
         try:
@@ -212,5 +212,5 @@ class ScaledJobSet:
         except ApiRefused as error:
             if IMMUTABLE not in str(error):
                 raise
-            hint = "JobSet refuses a new size; use JobSet 0.12 or later and turn on its feature gate ElasticJobSet"
+            hint = "JobSet rejects a new size; use JobSet 0.12 or later and turn on its feature gate ElasticJobSet"
             raise ApiRefused(error.status, hint) from error

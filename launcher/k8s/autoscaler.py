@@ -1,15 +1,15 @@
-"""Lets an elastic Job or JobSet of Kubernetes grow and shrink with the machines that there are.
+"""Grows and shrinks an elastic Job or JobSet of Kubernetes with the available machines.
 
     elastic-k8s-autoscaler --job train --np 1:8
     elastic-k8s-autoscaler --jobset train --np 1:8
 
-It asks for as many pods as `--np` allows, all at once: pods without a machine are what a cluster's own autoscaler adds
-machines for. Those that still have none after `--patience` are taken back from the end, and asked for again after
-`--again`. A number in the annotation `elastic-launch/nodes` of the Job counts instead. Completions and parallelism
-are changed together, as Kubernetes (1.27 and later) wants it, and only if the Job is still what was read. Of a JobSet
+It requests as many pods as `--np` allows, all at once: a cluster's own autoscaler adds machines for pods that have
+none. Pods that still have none after `--patience` are removed, from the highest index down, and requested again after
+`--again`. A number in the annotation `elastic-launch/nodes` of the Job overrides this. Completions and parallelism are
+changed together, as Kubernetes (1.27 and later) requires it, and only if the Job is still what was read. Of a JobSet
 (0.12 and later, with the feature gate ElasticJobSet) the same numbers are changed in its replicated Job.
 
-Nothing is kept: it may be started again at any time. Without it the Job runs as it is.
+It stores nothing and may be restarted at any time. Without it the Job runs at its present size.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from launcher.k8s.sizing import AGAIN_S, PATIENCE_S, ResizeJob, ScalingMemory, S
 
 PROG: Final = "elastic-k8s-autoscaler"
 ROUND_S = 30.0
-"""The Job is read so often even if nothing is heard of its pods: somebody may have changed it."""
+"""The Job is read this often even if no pod changes: a user may have changed it."""
 CALM_S = 1.0
-"""Pods change many at a time; they are listed at most so often."""
+"""Minimum time between two lists of the pods: many change at a time."""
 TROUBLE_S, TROUBLE_MAX_S = 0.5, 30.0
-"""After trouble it waits so long, and twice as long each time that it is the same."""
+"""The back-off after an error, which doubles while the error is the same."""
 
 
 class JobScaler:
-    """Keeps one Job or JobSet at the size that `decide` finds right. A reason is said when it is another one."""
+    """Keeps one Job or JobSet at the size that `decide` returns. A reason is logged when it changes."""
 
     def __init__(self, api: KubeApi, target: ScaledObject, policy: ScalingPolicy, say: Callable[[str], None]) -> None:
         self._api = api
@@ -55,7 +55,7 @@ class JobScaler:
         self._memory = ScalingMemory()
 
     async def follow(self) -> None:
-        """For ever. Nothing that the API server says or fails to say ends it."""
+        """Run indefinitely. No answer or missing answer of the API server ends it."""
         before, wait_s = "", 0.0
         while True:
             try:
@@ -63,21 +63,21 @@ class JobScaler:
                 before = ""
                 continue
             except ApiRefused as error:
-                trouble, said = f"{error}; trying again", error.status
+                trouble, said = f"{error}; retrying", error.status
             except NotScalable as error:
                 trouble, said = f"{error}; waiting for another one", 0
             except NO_ANSWER as error:
-                trouble, said = f"the API server cannot be asked ({error or type(error).__name__}); trying again", 0
+                trouble, said = f"cannot query the API server ({error or type(error).__name__}); retrying", 0
             if said == NOT_FOUND:
-                trouble = "there is none; waiting for it"
-            if said not in CHANGED:  # Somebody was faster: nothing to tell.
+                trouble = "does not exist; waiting for it"
+            if said not in CHANGED:  # Another client was faster: nothing to report.
                 self._log_change(trouble)
             wait_s = min(2 * wait_s, TROUBLE_MAX_S) if trouble == before else TROUBLE_S
             before = trouble
             await asyncio.sleep(wait_s)
 
     async def _round(self) -> None:
-        """Read, decide, act, and wait for news."""
+        """Read, decide, act, and wait for changes."""
         job = await self._target.read()
         if job.metadata.uid != self._uid:  # Another one under the same name.
             self._memory, self._uid = ScalingMemory(), job.metadata.uid
@@ -107,15 +107,15 @@ def _say(line: str) -> None:
 
 
 class _AutoscalerParser(argparse.ArgumentParser):
-    """A mistake is one line."""
+    """Reports a mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Say it and leave with 2."""
+        """Print it and exit with 2."""
         self.exit(2, f"{PROG}: error: {message}\n")
 
 
 def _pods(text: str) -> Np:
-    """An np with a maximum: this many pods are created."""
+    """Parse a range of nodes with a maximum: this many pods are created."""
     np = readers.np(text)
     if np.unlimited:
         raise ValueError(f"{text!r} has no maximum, and the pods are created in advance; use {np.low}:{np.first}")
@@ -130,15 +130,15 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     whose.add_argument("--jobset", metavar="NAME", help="the name of the JobSet")
     add_replicated_job(parser)
     parser.add_argument(
-        "--np", required=True, type=readers.argument(_pods), metavar="MIN:MAX", help="pods, at least and at most"
+        "--np", required=True, type=readers.argument(_pods), metavar="MIN:MAX", help="minimum and maximum of pods"
     )
     add_wait = partial(parser.add_argument, type=readers.argument(duration(0.1)), metavar=METAVAR)
     add_wait("--patience", default=PATIENCE_S, help=f"how long pods wait for a machine ({duration_text(PATIENCE_S)})")
-    add_wait("--again", default=AGAIN_S, help=f"how long until more is asked for ({duration_text(AGAIN_S)})")
+    add_wait("--again", default=AGAIN_S, help=f"interval between requests for more ({duration_text(AGAIN_S)})")
     parser.add_argument("--namespace", default=environ.get("POD_NAMESPACE", "default"))
-    parser.add_argument("--server", default=server_inside(environ), help="the API server; inside a pod it is known")
-    parser.add_argument("--token_file", type=Path, default=ACCOUNT / "token")
-    parser.add_argument("--ca_file", type=Path, default=ACCOUNT / "ca.crt")
+    parser.add_argument("--server", default=server_inside(environ), help="the API server (default: that of the pod)")
+    parser.add_argument("--token-file", type=Path, default=ACCOUNT / "token")
+    parser.add_argument("--ca-file", type=Path, default=ACCOUNT / "ca.crt")
     arguments = parser.parse_args(argv)
     if not arguments.server:
         parser.error(f"{NO_SERVER}; name the API server with --server https://HOST:PORT")
@@ -154,14 +154,14 @@ async def _run(asked: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until it is ended; its exit code."""
+    """Run until it is ended; return its exit code."""
     asked = _arguments(sys.argv[1:] if argv is None else argv, os.environ)
     try:
         asyncio.run(_run(asked))
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        sys.stderr.write(f"{PROG}: error: {asked.ca_file}: {error.strerror}; name the authority with --ca_file\n")
+        sys.stderr.write(f"{PROG}: error: {asked.ca_file}: {error.strerror}; name the authority with --ca-file\n")
         return 2
     return 0
 

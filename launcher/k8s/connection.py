@@ -1,4 +1,4 @@
-"""Which object of which cluster is meant, from flags, and the way to its API server."""
+"""The connection to the API server of a cluster, and the object that the flags name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from launcher.net.endpoints import join_host_port
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REPLICATED_JOB: Final = "node"
-"""What deploy/kubernetes and Kubeflow Trainer call the replicated Job whose pods are the nodes."""
+"""The name that deploy/kubernetes and Kubeflow Trainer give to the replicated Job whose pods are the nodes."""
 NO_SERVER: Final = "this is no pod of Kubernetes"
 
 
 def server_inside(environ: Mapping[str, str]) -> str:
-    """The URL of the API server as a pod knows it; empty elsewhere."""
+    """Return the URL of the API server from within a pod; empty elsewhere."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     return f"https://{join_host_port(host, int(port))}" if host else ""
 
@@ -29,7 +29,7 @@ def server_inside(environ: Mapping[str, str]) -> str:
 def add_replicated_job(parser: argparse._ActionsContainer) -> None:
     """Add the flag that names one replicated Job of a JobSet."""
     parser.add_argument(
-        "--replicated_job",
+        "--replicated-job",
         default=REPLICATED_JOB,
         metavar="NAME",
         help=f"the replicated Job of the JobSet whose pods are the nodes (default: {REPLICATED_JOB})",
@@ -38,8 +38,12 @@ def add_replicated_job(parser: argparse._ActionsContainer) -> None:
 
 @asynccontextmanager
 async def connected(server: str, namespace: str, token: Path | None, ca_file: Path | None) -> AsyncIterator[KubeApi]:
-    """The API server at this URL. Raises OSError if the file of the authority cannot be read."""
-    secure = ssl.create_default_context(cafile=ca_file) if server.startswith("https:") else True
+    """Connect to the API server at this URL. Raises OSError if the file of the certificate authority cannot be read."""
+    secure: ssl.SSLContext | bool = True
+    if server.startswith("https:"):
+        secure = ssl.create_default_context(cafile=ca_file)
+        # Python 3.13 demands extensions that the authorities of some clusters (older ones of EKS, MicroK8s) lack.
+        secure.verify_flags &= ~ssl.VERIFY_X509_STRICT
     connector = aiohttp.TCPConnector(ssl=secure)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -47,7 +51,7 @@ async def connected(server: str, namespace: str, token: Path | None, ca_file: Pa
 
 
 def scaled(api: KubeApi, *, job: str | None, jobset: str | None, replicated_job: str) -> ScaledObject:
-    """The object that was named: a Job, or a JobSet with its replicated Job."""
+    """Return the named object: a Job, or a JobSet with its replicated Job."""
     if jobset is not None:
         return ScaledJobSet(api, jobset, replicated_job)
     assert job is not None

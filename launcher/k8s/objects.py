@@ -1,4 +1,4 @@
-"""A Job or JobSet of Kubernetes and its pods, as far as they count for how large it is to be: pure."""
+"""The parts of a Job or JobSet of Kubernetes and its pods that determine its size: pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from launcher.k8s.sizing import DIGITS_MAX, WANTED, ScalingView
 
 INDEXES_MAX = 100_000
-"""Of a Job whose indexes are all tracked, Kubernetes allows as many."""
+"""The maximum of Kubernetes for a Job whose indexes are all tracked."""
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 
 
@@ -62,7 +62,7 @@ class KubeJob(msgspec.Struct, frozen=True):
 
 
 class JobTemplate(msgspec.Struct, frozen=True):
-    """What each Job of a replicated Job is made from."""
+    """The template of each Job of a replicated Job."""
 
     spec: KubeJobSpec = KubeJobSpec()
 
@@ -111,22 +111,22 @@ class PodList(msgspec.Struct, frozen=True):
 
 
 class ApiErrorBody(msgspec.Struct, frozen=True):
-    """What the server says instead."""
+    """The answer of the server to a rejected request."""
 
     message: str = ""
 
 
 class NotScalable(Exception):
-    """The JobSet has no replicated Job whose number of pods could be changed; the message says what it has."""
+    """The JobSet has no replicated Job whose number of pods can be changed; the message lists what it has."""
 
 
 def job_name(jobset: str, replicated: str) -> str:
-    """The name that the JobSet controller gives to the first Job of a replicated Job."""
+    """Return the name that the JobSet controller gives to the first Job of a replicated Job."""
     return f"{jobset}-{replicated}-0"
 
 
 def scalable_index(jobset: KubeJobSet, replicated: str) -> int:
-    """The place of a replicated Job in its JobSet. Raises `NotScalable`."""
+    """Return the index of a replicated Job in its JobSet. Raises `NotScalable`."""
     names = [entry.name for entry in jobset.spec.replicated_jobs]
     if replicated not in names:
         raise NotScalable(f"it has no replicated Job {replicated}; it has {', '.join(names) or 'none'}")
@@ -139,7 +139,7 @@ def scalable_index(jobset: KubeJobSet, replicated: str) -> int:
 
 
 def as_job(jobset: KubeJobSet, replicated: str, child: KubeJob | None) -> KubeJob:
-    """A replicated Job as if it were a Job: size and annotations of the JobSet, uid and indexes of its one Job.
+    """Return a replicated Job as a Job: size and annotations of the JobSet, uid and indexes of its one Job.
 
     `child` is None before the JobSet controller has created it. Raises `NotScalable`.
     """
@@ -158,9 +158,9 @@ def as_job(jobset: KubeJobSet, replicated: str, child: KubeJob | None) -> KubeJo
 
 
 def job_patch(job: KubeJob, size: int, *, pinned: bool) -> dict[str, Any]:
-    """A JSON merge patch that sets both numbers, if the Job is still at the version of `job`.
+    """Return a JSON merge patch that sets both numbers, if the Job is still at the version of `job`.
 
-    `pinned` writes the size into the annotation `WANTED`, too, so that the autoscaler keeps it.
+    `pinned` also writes the size into the annotation `WANTED`, so that the autoscaler keeps it.
     """
     metadata: dict[str, Any] = {"resourceVersion": job.metadata.resource_version}
     if pinned:
@@ -169,9 +169,9 @@ def job_patch(job: KubeJob, size: int, *, pinned: bool) -> dict[str, Any]:
 
 
 def jobset_patch(jobset: KubeJobSet, replicated: str, size: int, *, pinned: bool) -> list[dict[str, Any]]:
-    """The same for a replicated Job, as a JSON patch: a merge patch would replace the whole list of replicated Jobs.
+    """Return the same for a replicated Job, as a JSON patch: a merge patch would replace the whole list of them.
 
-    The API server refuses the patch if the JobSet has another version by then, or another replicated Job at this place.
+    The API server rejects the patch if the JobSet has another version by then, or another replicated Job at this index.
     """
     index = scalable_index(jobset, replicated)
     entry = f"/spec/replicatedJobs/{index}"
@@ -191,7 +191,7 @@ def jobset_patch(jobset: KubeJobSet, replicated: str, size: int, *, pinned: bool
 
 
 def view_of(job: KubeJob, pods: Sequence[Pod]) -> ScalingView:
-    """The Job as `decide` sees it."""
+    """Return the Job as `decide` sees it."""
     size = job.spec.completions or 0
     by_state: dict[str, set[int]] = {"running": set(), "waiting": set()}
     done = _indexes(job.status.completed_indexes, size) | _indexes(job.status.failed_indexes, size)
@@ -224,7 +224,7 @@ def view_of(job: KubeJob, pods: Sequence[Pod]) -> ScalingView:
 
 
 def _indexes(text: str, size: int) -> set[int]:
-    """The indexes below `size` that a text like "0,2-5" names; a part of it that is none is passed over."""
+    """Return the indexes below `size` that a text like "0,2-5" names; an invalid part is skipped."""
     found = set[int]()
     for part in text.split(","):
         first, _, last = part.partition("-")

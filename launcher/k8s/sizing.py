@@ -1,4 +1,4 @@
-"""How large an elastic Job of Kubernetes is to be, for launcher/k8s/autoscaler.py: pure."""
+"""The size of an elastic Job of Kubernetes, for launcher/k8s/autoscaler.py: pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 from elastic._text import counted
 
 PATIENCE_S = 300.0
-"""A cloud needs some minutes for a machine, longer with cards."""
+"""A cloud needs some minutes for a machine, longer with GPUs."""
 AGAIN_S = 900.0
 WANTED: Final = "elastic-launch/nodes"
 DIGITS_MAX = 10
-"""Of a number in an annotation; the largest of Kubernetes has as many."""
+"""The largest number of digits of a number in an annotation, as in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingView:
-    """The Job and its pods. `running`, `waiting` and `done` are indexes; those that wait have no machine to run on.
+    """The Job and its pods. `running`, `waiting` and `done` are indexes; waiting pods have no machine to run on.
 
-    An index that is done, because its pod completed or failed for good, gets no pod any more.
+    An index that is done, because its pod completed or failed for good, gets no further pod.
     """
 
     size: int
@@ -34,7 +34,7 @@ class ScalingView:
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """How many pods at least and at most, how long one may wait for a machine, and when it is asked for again."""
+    """The minimum and maximum number of pods, how long one may wait for a machine, and when to request it again."""
 
     low: int
     high: int
@@ -44,20 +44,20 @@ class ScalingPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ScalingMemory:
-    """Since when an index waits, since when one is done, and when some were taken back the last time."""
+    """Since when an index waits, since when one is done, and when pods were removed last."""
 
     since: Mapping[int, float] = field(default_factory=dict)
     taken_back: float | None = None
     done: Mapping[int, float] = field(default_factory=dict)
     drained: frozenset[int] = frozenset()
-    """Done, and others ran on for the time of patience: the job was not over."""
+    """Done, while others ran for the time of patience: the job was not over."""
     idle: float | None = None
     """Since when some are done and none runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepSize:
-    """Nothing is to be changed before `until`, unless the Job or its pods change."""
+    """Change nothing before `until`, unless the Job or its pods change."""
 
     reason: str
     until: float | None = None
@@ -65,7 +65,7 @@ class KeepSize:
 
 @dataclass(frozen=True, slots=True)
 class ResizeJob:
-    """The Job is to have so many pods."""
+    """Set the number of pods."""
 
     size: int
     reason: str
@@ -74,7 +74,7 @@ class ResizeJob:
 def decide(
     view: ScalingView, memory: ScalingMemory, policy: ScalingPolicy, now: float
 ) -> tuple[KeepSize | ResizeJob, ScalingMemory]:
-    """What to do with the Job, and what to remember of it. Only pods at the end are taken back: others would move."""
+    """Return what to do with the Job, and what to remember of it. Only the last pods are removed: others would move."""
     memory = _remembered(view, memory, policy, now)
     since = memory.since
     if view.ended:
@@ -98,7 +98,7 @@ def decide(
         later = [start + policy.patience_s for index, start in since.items() if index not in given_up]
         return KeepSize(f"{counted(len(since), 'pod')} without a machine", min(later, default=None)), memory
     certain_at = max(memory.done.values(), default=now) + policy.patience_s
-    if view.done and now < certain_at:  # The others may be about to complete, too.
+    if view.done and now < certain_at:  # The others may also be about to complete.
         return KeepSize(_completed(view), certain_at), memory
     if len(view.running | view.done) < view.size:
         return KeepSize(f"{len(view.running)} of {counted(view.size, 'pod')} running"), memory
@@ -106,10 +106,10 @@ def decide(
     if view.done:  # Drained by hand: their indexes are used up.
         state = f"{len(view.running)} of {counted(view.size, 'pod')} running, the others ended"
     if view.size >= policy.high:
-        return KeepSize(f"{state}, and more are not allowed"), memory
+        return KeepSize(f"{state}, the maximum"), memory
     if memory.taken_back is not None and now < memory.taken_back + policy.again_s:
         until = memory.taken_back + policy.again_s
-        return KeepSize(f"{state}; there was no machine for more", until), memory
+        return KeepSize(f"{state}; no machine was available for more", until), memory
     return ResizeJob(policy.high, state), memory
 
 
@@ -131,21 +131,21 @@ def _as_wanted(view: ScalingView, policy: ScalingPolicy) -> KeepSize | ResizeJob
     except ValueError:
         number = None
     if number is None:
-        return KeepSize(f"the annotation {WANTED} is {view.wanted[:40]!r} and no number; write one, or remove it")
+        return KeepSize(f"the annotation {WANTED} is {view.wanted[:40]!r}, not a number; write one, or remove it")
     allowed = min(max(number, policy.low), policy.high)
     size = _open(view, allowed)
     within = "" if allowed == number else f", and --np allows {policy.low} to {policy.high}"
     within += "" if size == allowed else f", and the first {allowed} have ended"
-    reason = f"the annotation {WANTED} says {number}{within}"
+    reason = f"the annotation {WANTED} is {number}{within}"
     return KeepSize(reason) if size == view.size else ResizeJob(size, reason)
 
 
 def _at_the_end(view: ScalingView, certain_at: float, now: float) -> KeepSize | ResizeJob:
-    """Some nodes have done their work and none runs: nobody is added or waited for, whatever is wanted."""
+    """Some nodes have done their work and none runs: no pod is added or waited for, whatever is wanted."""
     kept = _kept(view, view.waiting, 0)
     if not kept:
         return KeepSize(_completed(view))
-    if now < certain_at:  # They may have been drained before anybody looked, and the machines of the others be away.
+    if now < certain_at:  # They may have been drained before the first look, while the others have no machines.
         return KeepSize(f"{_completed(view)}, and none runs", certain_at)
     return ResizeJob(kept, "the others have ended")
 
@@ -155,9 +155,9 @@ def _completed(view: ScalingView) -> str:
 
 
 def _kept(view: ScalingView, given_up: Set[int], low: int) -> int:
-    """How many are left when those that are given up go, from the end on; 0 if none goes.
+    """Return how many remain without those that are given up, from the end on; 0 if none is removed.
 
-    Of those that are not done `low` stay: a Job whose indexes are all done is complete.
+    `low` of the unfinished ones stay: a Job whose indexes are all done is complete.
     """
     kept, open_ = view.size, view.size - len(view.done)
     while open_ > low and kept - 1 in given_up:
@@ -166,5 +166,5 @@ def _kept(view: ScalingView, given_up: Set[int], low: int) -> int:
 
 
 def _open(view: ScalingView, size: int) -> int:
-    """The size, or what the Job needs at least so as not to be complete before its work is done."""
+    """Return the size, or the minimum that keeps the Job from being complete before its work is done."""
     return max(size, 1 + next((index for index in range(view.size) if index not in view.done), -1))

@@ -1,1 +1,1 @@
-"""Several nodes on one machine, an etcd that this machine serves, and the demo."""
+"""Several nodes on one host, an etcd that this host runs, and the demo."""

@@ -1,7 +1,7 @@
-"""The proxy in front of an etcd of ours: admits only clients that prove to know the job's secret.
+"""The auth proxy in front of an embedded etcd: admits only clients that prove that they know the job's secret.
 
-etcd itself is reached through a socket in a folder that only this user can enter. Its own users are not enough to keep
-strangers out: versions before 3.6 let them raise an alarm, and forget then who may do what.
+etcd itself listens on a socket in a folder that only this user can enter. The users and roles of etcd do not protect it
+from unauthenticated clients: versions before 3.6 let them raise an alarm, after which etcd ignores permissions.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from elastic.store.auth_proxy import protocol
 from elastic.store.auth_proxy.relay import carry
 
 PROVE_LIMIT_S = 5.0
-"""So long a stranger may hold a connection."""
+"""Time limit for a client to authenticate."""
 UNAUTHENTICATED_MAX = 256
-"""Connections that have proven nothing yet; more are closed at once."""
+"""Maximum number of unauthenticated connections; further ones are closed at once."""
 
 
 class AuthProxy:
-    """Listens until `close`. `path` gives the socket of etcd, another one when etcd is started again."""
+    """Listens until `close`. `path` returns the socket of etcd, which changes when etcd restarts."""
 
     def __init__(self, secret: str, path: Callable[[], str]) -> None:
-        """Nothing is opened yet."""
+        """Open nothing yet."""
         self._salt = new_nonce()
         self._key = stretched(secret, self._salt)
         self._path = path
@@ -34,19 +34,22 @@ class AuthProxy:
         self._unauthenticated = asyncio.Semaphore(UNAUTHENTICATED_MAX)
 
     async def open(self, hosts: Sequence[str], port: int) -> int:
-        """Listen at each of these addresses; the port, a free one for 0 (then of one address). Raises `ConfigError`."""
+        """Listen at each of these addresses; return the port (0: a free one, for a single address).
+
+        Raises `ConfigError` if the port is not available.
+        """
         for host in hosts:
             try:
                 server = await asyncio.start_server(self._handle, host, port, limit=protocol.LINE_MAX)
             except OSError as error:
                 await self.close()
-                raise ConfigError(f"port {port} of {host} cannot be had ({error.strerror}); use another") from error
+                raise ConfigError(f"port {port} of {host} cannot be used ({error.strerror}); use another") from error
             self._servers.append(server)
             port = int(server.sockets[0].getsockname()[1])
         return port
 
     async def close(self) -> None:
-        """Listen no more, and cut who is inside."""
+        """Stop listening, and close all connections."""
         for server in self._servers:
             server.close()
         for client in self._clients:

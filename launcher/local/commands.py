@@ -1,7 +1,7 @@
-"""The commands that start nodes: those of this machine, as children of this process, and a further one.
+"""The commands that start nodes: the nodes of this host, as child processes, and an additional one.
 
-Neither a secret nor a password stands on a command line, which other users of the machine see. Where it came from a
-pipe, which can be read once, the children get it in their environment.
+No command line has a secret or a password, because other users of the host can read it. If it came from a pipe, which
+can be read only once, the child processes get it in their environment.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from launcher.config.config import Config
 from launcher.config.devices import share_gpus, unused_gpus
 from launcher.config.flags import BY_NAME, FLAGS, JOB_FLAGS, of_scope
 from launcher.config.ps_layout import listed_hosts, static_hosts
-from launcher.config.setting import Scope
+from launcher.config.setting import Scope, option
 from launcher.config.store_access import PASSWORD, SECRET, is_read_once
 from launcher.local.etcd_addresses import served_endpoint
 from launcher.net.addresses import LOOPBACK
 from launcher.net.endpoints import join_host_port, parse_endpoint
 
 WRITTEN: Final = frozenset({"elastic_server", "job_id", "np", "nproc_per_node", "no_live"})
-"""Flags that every command here writes itself, or leaves out on purpose, whatever the user typed."""
+"""Flags that every command sets or omits, whatever the user typed."""
 REPLACED: Final = WRITTEN | {flag.name for flag in of_scope(Scope.PARENT)}
-"""Flags that nodes do not get as the user typed them."""
+"""Flags that nodes do not get from the user's command line."""
 FROM_THE_LIST: Final = frozenset({"ips", "host", "serve_port"})
-"""Flags that give way to what was found out about a list of hosts."""
+"""Flags that the resolved list of hosts replaces."""
 
 
 def node_argv(config: Config, server: str) -> tuple[str, ...]:
-    """The arguments of `elastic-launch` for one node of this machine."""
-    alone = ("--no_live",) if config.local_nodes > 1 or config.no_live else ()  # Several would draw over each other.
+    """Return the arguments of `elastic-launch` for one node of this host."""
+    alone = ("--no-live",) if config.local_nodes > 1 or config.no_live else ()  # Several would draw over each other.
     if config.host in static_hosts(config):
         ips = (f"--ips={','.join(config.ips)}",) if config.ips else ()
         flags = _flags(config, server, _np(config), REPLACED | FROM_THE_LIST, nproc=_needs_nproc(config))
@@ -44,22 +44,22 @@ def node_argv(config: Config, server: str) -> tuple[str, ...]:
 
 
 def _host(config: Config) -> str:
-    """What a node here is called while its etcd is here, too."""
+    """Return the host name of a node whose etcd also runs on this host."""
     if config.serve:
         return parse_endpoint(served_endpoint(config))[0]
     return config.host if config.roles is not None and config.host in listed_hosts(config.roles) else LOOPBACK
 
 
 def _np(config: Config) -> str:
-    """The value of --np for a node; "" where np would take the servers apart from the workers."""
+    """Return the value of --np for a node; "" if np would separate the servers from the workers."""
     return "" if config.roles is not None and not config.roles.separate else str(config.np)
 
 
 def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secret: bool) -> str:
-    """The command, for a shell, that starts a further node in another terminal, or with --serve on another machine.
+    """Return the shell command that starts an additional node in another terminal, or with --serve on another host.
 
-    It has what the user typed. Without a typed np the node takes that of the job; parameter servers on nodes of their
-    own need it, because it tells that they are so. `secret`: show a random secret, see `_secret`.
+    It has the flags that the user typed. Without a typed np the node uses that of the job; parameter servers on
+    separate nodes need np, because it implies that they are separate. `secret`: show a random secret, see `_secret`.
     """
     np = str(config.np) if config.np_given or (config.roles is not None and config.roles.separate) else ""
     nproc = config.slots_word != "auto" or bool(config.gpus) or (config.local_nodes > 1 and bool(config.gpu_ids))
@@ -71,7 +71,7 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
         spare = unused_gpus(config.gpu_ids, environ)[: config.slots]
         if len(spare) == config.slots:
             return shlex.join((command[0], "--gpus", ",".join(spare), *command[1:]))
-        return f"CUDA_VISIBLE_DEVICES= {shlex.join(command)}"  # No card is left for it.
+        return f"CUDA_VISIBLE_DEVICES= {shlex.join(command)}"  # No GPU is left for it.
     if config.local_nodes > 1 and config.gpu_ids:
         spare = config.gpu_ids[config.local_nodes * config.slots :][: config.slots]
         return f"CUDA_VISIBLE_DEVICES={shlex.quote(','.join(spare))} {shlex.join(command)}"
@@ -79,17 +79,17 @@ def joiner_line(config: Config, server: str, environ: Mapping[str, str], *, secr
 
 
 def status_line(config: Config, server: str, *, secret: bool) -> str:
-    """The command, for a shell, that shows the status of the job. `secret` as in `joiner_line`."""
+    """Return the shell command that shows the status of the job. `secret` as in `joiner_line`."""
     flags = _typed(config, BY_NAME.keys() - set(JOB_FLAGS) | WRITTEN)
-    command = ("elastic-ctl", "status", "--elastic_server", server, "--job_id", config.job_id, *flags)
+    command = ("elastic-ctl", "status", "--elastic-server", server, "--job-id", config.job_id, *flags)
     return _secret(config, shown=secret) + shlex.join(command)
 
 
 def _secret(config: Config, *, shown: bool) -> str:
-    """What stands before a command that needs the random secret of --serve, "" if this job has none.
+    """Return the variable assignment before a command that needs the random secret of --serve, "" without one.
 
-    It is not in the command: other users of the machine see every command line. Where it is not shown, a shell refuses
-    the line until the variable is set there.
+    The secret is not an argument: other users of the host can read every command line. If it is not shown, the shell
+    refuses the command until the variable is set there.
     """
     if not config.login.made:
         return ""
@@ -97,17 +97,17 @@ def _secret(config: Config, *, shown: bool) -> str:
 
 
 def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
-    """The environment of each node's agent: this one, with the named cards, or all, shared out among the nodes.
+    """Return the environment of each node's agent: that of this process, with the GPUs divided among the nodes.
 
-    It has the secret or password that a node cannot read where this process did. When there are fewer cards than
-    workers no node gets any: two workers on one card cannot talk over NCCL.
+    It has the secret or password that a node cannot read from the source of this process. If there are fewer GPUs than
+    workers, no node gets any: two workers on one GPU cannot communicate over NCCL.
     """
-    done_here = {flag.own_variable for flag in of_scope(Scope.PARENT)}
-    base = {name: text for name, text in environ.items() if name not in done_here}
+    done_here = {name for flag in of_scope(Scope.PARENT) for name in flag.own_variables}
+    base = _with_current_names({name: text for name, text in environ.items() if name not in done_here})
     for name, (variable, known) in _inherited_settings(config).items():
         base.pop(f"ELASTIC_{name.upper()}", None)
         base[variable] = known
-    if config.gpus and not config.gpu_ids and "CUDA_VISIBLE_DEVICES" in base:  # There is no driver.
+    if config.gpus and not config.gpu_ids and "CUDA_VISIBLE_DEVICES" in base:  # No driver.
         base["CUDA_VISIBLE_DEVICES"] = ""
     nodes = [{**base, **_metrics_port(config, number)} for number in range(config.local_nodes)]
     if not config.gpu_ids or (config.local_nodes == 1 and not config.gpus):
@@ -117,8 +117,18 @@ def node_environments(config: Config, environ: Mapping[str, str]) -> tuple[dict[
     return tuple({**node, **own} for node, own in zip(nodes, gpus, strict=True))
 
 
+def _with_current_names(environ: dict[str, str]) -> dict[str, str]:
+    """The environment with current names of variables: this process has already warned about the old ones."""
+    for flag in FLAGS:
+        for old in flag.deprecated:
+            text = environ.pop(old, "").strip()
+            if text and not environ.get(flag.variables[0], "").strip():
+                environ[flag.variables[0]] = text
+    return environ
+
+
 def _metrics_port(config: Config, number: int) -> dict[str, str]:
-    """Each node has a port of its own, one after the other."""
+    """Give each node a separate port, in sequence."""
     if config.metrics_at is None:
         return {}
     host, port = config.metrics_at
@@ -126,27 +136,27 @@ def _metrics_port(config: Config, number: int) -> dict[str, str]:
 
 
 def _needs_nproc(config: Config) -> bool:
-    """Tell whether a node needs to be told how many workers it has."""
+    """Return whether the command of a node needs the number of workers."""
     return config.slots != 1 or config.slots_word != "auto" or config.local_nodes > 1 or bool(config.gpus)
 
 
 def _flags(config: Config, server: str, np: str, without: Set[str], *, nproc: bool) -> tuple[str, ...]:
-    made = ["--elastic_server", server, "--job_id", config.job_id]
+    made = ["--elastic-server", server, "--job-id", config.job_id]
     if np:
         made += ["--np", np]
     if nproc and config.roles is None:
-        made += ["--nproc_per_node", str(config.slots)]
+        made += ["--nproc-per-node", str(config.slots)]
     return (*made, *_typed(config, without))
 
 
 def _typed(config: Config, without: Set[str]) -> list[str]:
-    """The flags that the user typed, but for these, and for those whose values nodes get in their environment."""
+    """Return the flags that the user typed, without these, and without those that nodes get in their environment."""
     left_out = without | _inherited_settings(config).keys()
-    return [f"--{name}={text}" if text else f"--{name}" for name, text in config.given if name not in left_out]
+    return [f"{option(name)}={text}" if text else option(name) for name, text in config.given if name not in left_out]
 
 
 def extra_variable(config: Config) -> str:
-    """The variable that a further node needs besides the line for it, "" if the line has everything."""
+    """Return the variable that an additional node needs in its environment, "" if its command has everything."""
     login = config.login
     if login.made or not (login.secret or login.password):
         return ""
@@ -156,7 +166,7 @@ def extra_variable(config: Config) -> str:
 
 
 def _inherited_settings(config: Config) -> dict[str, tuple[str, str]]:
-    """What nodes get in their environment: by the flag that gives way, the variable and its value."""
+    """Return what nodes get in their environment: by the flag that it replaces, the variable and its value."""
     login = config.login
     passed = {}
     if login.secret and (login.made or is_read_once(config.job_secret_file)):

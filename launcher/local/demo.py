@@ -1,11 +1,11 @@
-"""Show what elastic-launch does, on this machine alone.
+"""Demonstrates elastic-launch on this host.
 
     python -m elastic.examples.demo [--step_time 0.05]
 
-Three nodes train the digits example. One of them is killed (SIGKILL) while steps run; the others go on from
-memory. Then a new node joins. At the end a summary says what was promised and whether it was kept; the exit code
-is 0 only if all of it was. The node that joins has to load torch before the others are done: longer steps give a
-slow machine the time for that.
+Three nodes train the digits example. The demo kills one of them (SIGKILL) during a step; the others continue from
+memory. Then a new node joins. At the end a summary lists each guarantee and whether it held; the exit code is 0 only if
+all of them did. The joining node has to import torch before the others are done: longer steps give a slow host the time
+for that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ACCURACY = re.compile(r"test accuracy (\d+\.\d) % after (\d+) steps")
 
 
 class DemoFailed(Exception):
-    """Something did not happen that was promised; the text says what."""
+    """A guarantee did not hold; the text says which."""
 
     exit_code = 1
 
@@ -61,7 +61,7 @@ class LoggedStep:
 
 
 class DemoNode:
-    """One agent. Its lines are shown under its name; of a Python traceback only the last, and long ones are cut."""
+    """One agent. Its output has its name as prefix; only the last line of a traceback is shown, long lines are cut."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class DemoNode:
 
 
 class Demo:
-    """The nodes, the log of their steps, and the story."""
+    """The nodes, the log of their steps, and the scenario."""
 
     def __init__(self, server: str, folder: Path, step_s: float) -> None:
         self.server = server
@@ -100,11 +100,11 @@ class Demo:
         self.nodes: list[DemoNode] = []
 
     async def start(self) -> DemoNode:
-        """Start one more node."""
+        """Start a node."""
         name = f"node {len(self.nodes) + 1}"
-        launcher = ("-m", "launcher", "--elastic_server", self.server, "--job_id", "demo", "--np", "3")
-        settings = ("--nproc_per_node", "1", "--settle", "1", "--preload", "sklearn.datasets")
-        folders = ("--log_dir", str(self.folder / "log"), "--checkpoint_dir", str(self.folder / "checkpoints"))
+        launcher = ("-m", "launcher", "--elastic-server", self.server, "--job-id", "demo", "--np", "3")
+        settings = ("--nproc-per-node", "1", "--join-window", "1", "--preload", "sklearn.datasets")
+        folders = ("--log-dir", str(self.folder / "log"), "--checkpoint-dir", str(self.folder / "checkpoints"))
         script = ("-m", "elastic.examples.digits", "--epochs", str(EPOCHS), "--step_time", str(self.step_s))
         logged = ("--checkpoint_every", str(CHECKPOINT_EVERY), "--step_log", str(self.log))
         process = await asyncio.create_subprocess_exec(
@@ -119,13 +119,13 @@ class Demo:
         return node
 
     def steps(self) -> list[LoggedStep]:
-        """What rank 0 of each world has done so far, in order."""
+        """Return the steps of rank 0 of each generation so far, in order."""
         text = self.log.read_text() if self.log.exists() else ""
         lines = [LoggedStep(float(f[1]), int(f[2]), int(f[3]), int(f[4]), int(f[5])) for f in _STEP.finditer(text)]
         return [line for line in lines if line.rank == 0]
 
     async def until(self, what: str, condition: Callable[[list[LoggedStep]], bool]) -> list[LoggedStep]:
-        """Wait until the steps so far satisfy `condition`; Broken when that takes too long or a node ends."""
+        """Wait until the steps so far satisfy `condition`. Raises `DemoFailed` at the time limit or if a node ends."""
         deadline = time.monotonic() + WAIT_LIMIT_S
         while not condition(steps := self.steps()):
             ended = [node for node in self.nodes if node.process.returncode not in (None, -9)]
@@ -140,7 +140,7 @@ class Demo:
         return steps
 
     async def play(self) -> bool:
-        """Run the whole story; whether every promise was kept."""
+        """Run the scenario; return whether every guarantee held."""
         narrate("three nodes start")
         for _ in range(3):
             await self.start()
@@ -158,7 +158,7 @@ class Demo:
         )
         resumed = next(x for x in steps if x.world == 2 and x.at_s > killed_at_s)
         recovery_s = resumed.at_s - killed_at_s
-        narrate(f"training goes on {recovery_s:.1f} s after the kill, at step {resumed.step}")
+        narrate(f"training continues {recovery_s:.1f} s after the kill, at step {resumed.step}")
 
         await self.until(
             "more steps in a world of 2", lambda s: s[-1].world == 2 and s[-1].step >= resumed.step + STEPS_BEFORE_JOIN
@@ -192,9 +192,9 @@ class Demo:
         promises = {
             f"worlds: {' -> '.join(str(line.world) for line in worlds)} workers, entered at steps "
             f"{', '.join(str(line.step) for line in worlds)}": [line.world for line in worlds] == [3, 2, 3],
-            f"steps: {lines[-1].step} in all; at most {back} done again (each is kept in memory)": (back <= 1),
+            f"steps: {lines[-1].step} in all; at most {back} repeated (each is saved in memory)": (back <= 1),
             f"from the kill to the next step: {recovery_s:.1f} s": True,
-            f"test accuracy: {accuracy} % (at least {ACCURACY_MIN:.0f} % is due)": (
+            f"test accuracy: {accuracy} % (required: {ACCURACY_MIN:.0f} %)": (
                 accuracy is not None and accuracy >= ACCURACY_MIN
             ),
             f"exit codes: {', '.join(f'{name}: {code}' for name, code in codes.items())} (-9 is the kill)": all(
@@ -208,12 +208,13 @@ class Demo:
 
 
 def narrate(text: str) -> None:
-    """Tell the story."""
-    print(f"=== {text}", flush=True)
+    """Print a line of the scenario, in bold on a terminal."""
+    line = f"=== {text}"
+    print(f"\x1b[1m{line}\x1b[0m" if sys.stdout.isatty() else line, flush=True)
 
 
 async def run(folder: Path, step_s: float) -> int:
-    """Serve etcd, play, and leave nothing running, also after a signal: the agents have sessions of their own."""
+    """Run etcd and the scenario, and leave no process behind, even after a signal: the agents have own sessions."""
     signals = SignalQueue()
     playing = asyncio.create_task(_run(folder, step_s))
     either: set[asyncio.Future[Any]] = {playing, signals.first}
@@ -238,7 +239,7 @@ async def _run(folder: Path, step_s: float) -> int:
 
 
 def main() -> int:
-    """Play the demo in a folder of its own, which is removed at the end."""
+    """Run the demo in a temporary folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--step_time", type=float, default=STEP_S, help="least seconds for each step (default: %(default)s)"

@@ -1,8 +1,8 @@
-"""The etcd of a job that is a list of hosts and has no server: one of the hosts serves it for the others.
+"""The etcd of a job with a list of hosts and no server: one of the hosts runs it for the others.
 
-It is the host that sorts first, not the first of the list: nodes whose lists differ only in their order then meet at
-the same place, and are told that the order differs. That host leaves last. While it is away the job stops; when it
-comes back its etcd is empty, and the job forms again.
+It is the host that sorts first, not the first of the list: nodes whose lists differ only in their order then find the
+same etcd, which reports the difference. That host leaves last. While it is down the job stops; when it returns its etcd
+is empty, and the job forms again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ LOOPBACK_V6 = "::1"
 
 @dataclass(frozen=True, slots=True)
 class ServedAddresses:
-    """Where the served etcd listens; `own` is the address at which the node that serves reaches it."""
+    """The addresses at which etcd listens; `own` is the one that the node of this host uses."""
 
     hosts: tuple[str, ...]
     own: str
 
 
 def listening(host: str, hosts: Sequence[str]) -> ServedAddresses:
-    """Where the etcd of `host`, which is this machine, has to listen for `hosts`.
+    """Return where the etcd of `host`, which is this host, has to listen for `hosts`.
 
-    It is the host's own address, and the loopback address for people on this machine. A host whose address is not one
-    of this machine's (a container behind a mapped port), or that only this machine knows by a loopback address while
-    the others are elsewhere (Debian's 127.0.1.1), listens everywhere; so does 0.0.0.0, and :: also for IPv6.
+    These are the address of the host, and the loopback address for local users. etcd listens on all addresses if
+    `host` is not an address of this host (a container behind a mapped port), or only a loopback address while the
+    others are elsewhere (Debian's 127.0.1.1), or 0.0.0.0, or :: (also for IPv6).
     """
     if is_any(host):
         return ServedAddresses((ANY, ANY_V6) if is_v6(host) else (ANY,), addresses.LOOPBACK)
@@ -57,7 +57,7 @@ def listening(host: str, hosts: Sequence[str]) -> ServedAddresses:
 
 
 def served_endpoint(config: Config) -> str:
-    """Where others reach the etcd that this host serves for them, "" if there is none."""
+    """Return the endpoint at which others connect to the etcd of this host, "" if there is none."""
     if config.serve:
         host, port = parse_endpoint(config.serve)
         return join_host_port(config.host, port) if is_any(host) else config.serve
@@ -77,73 +77,73 @@ def check_own(host: str) -> None:
     own = ", ".join(addresses.candidates()) or "none but the loopback address"
     if not known:
         raise ConfigError(
-            f"--serve {host}: this machine finds no address for that name; check it, or name an address of this "
-            f"machine: {own}"
+            f"--serve {host}: this host cannot resolve that name; check it, or use an address of this host: {own}"
         )
     of_name = "" if as_ip(host) is not None else f" is {', '.join(map(str, known))}, which"
     raise ConfigError(
-        f"--serve {host}{of_name} is not an address of this machine; name one of its own: {own}; or, where {host} is "
-        f"forwarded to this machine (NAT), use --serve {ANY} --host {host}"
+        f"--serve {host}{of_name} is not an address of this host; use one of its own: {own}; or, if {host} is "
+        f"forwarded to this host (NAT), use --serve {ANY} --host {host}"
     )
 
 
-def check_port(where: ServedAddresses, port: int, *, flag: str = "--serve_port") -> None:
+def check_port(where: ServedAddresses, port: int, *, flag: str = "--serve-port") -> None:
     """Raise `ConfigError` unless the port is free at every address; `flag` named it."""
     for host in where.hosts:
         try:
             family = socket.AF_INET6 if is_v6(host) else socket.AF_INET
             socket.create_server((host, port), family=family).close()  # With SO_REUSEADDR, as etcd does it.
         except OSError as error:
-            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({os.strerror(error.errno or 0)})"
-            same = ", the same on every node" if flag == "--serve_port" else " with another port"
+            busy = error.errno == errno.EADDRINUSE
+            why = "is in use" if busy else f"cannot be used ({os.strerror(error.errno or 0)})"
+            same = ", the same on every node" if flag == "--serve-port" else " with another port"
             raise ConfigError(
-                f"port {port} of {host} {why}: this host serves etcd for the others there; end what uses it, or "
+                f"port {port} of {host} {why}: this host needs it for etcd; stop the process that uses it, or "
                 f"use another {flag}{same}"
             ) from error
 
 
 def serving_notice(server: str, job_id: str) -> str:
-    """What the host that serves says first."""
+    """Return the first message of the host that runs etcd."""
     return (
-        f"this host serves the etcd of job {job_id} for the others, on {server}, and must not be "
-        "lost: without it the job stops until it is back (with --elastic_server any host may be lost)"
+        f"this host runs etcd for job {job_id} at {server}; if it goes down, the job pauses until it is back "
+        "(use --elastic-server to avoid this)"
     )
 
 
 def open_listener_warning(server: str) -> str:
-    """What to say where the etcd listens everywhere."""
+    """Return the warning that etcd listens on all addresses."""
     host, port = parse_endpoint(server)
     return (
-        f"none of this machine's addresses that others reach is that of {host}: the etcd listens at all of them, on "
+        f"{host} is not an address of this host to which others can connect; etcd listens on all interfaces, "
         f"port {port}"
     )
 
 
 def is_local_only(config: Config) -> bool:
-    """Tell whether the etcd that this host serves listens for this machine alone."""
+    """Return whether the etcd of this host listens only for this host."""
     host, _ = parse_endpoint(served_endpoint(config))
     return addresses.only_here(host, static_hosts(config))
 
 
 def no_secret_warning(server: str) -> str:
-    """What there is to warn of where no secret is."""
+    """Return the warning that etcd has no authentication."""
     return (
-        f"whoever reaches {server} can stop this job or steer it: the etcd there asks nobody who he is; give every "
-        "node the same ELASTIC_JOB_SECRET or --job_secret_file (openssl rand -hex 16 makes one), or close the port to "
+        f"etcd at {server} has no authentication: any client that can connect controls this job; give every "
+        "node the same ELASTIC_JOB_SECRET or --job-secret-file (openssl rand -hex 16 makes one), or close the port to "
         "others"
     )
 
 
 def old_release(version: str, *, closed: bool) -> str:
-    """The warning about an etcd with known vulnerabilities that other hosts reach; `closed`: with a secret."""
+    """Return the warning about an etcd with known vulnerabilities that is open to others; `closed`: with a secret."""
     which = f"etcd {version}, a release with known vulnerabilities" if version else "an etcd of an unknown release"
-    who = "hosts that have the job's secret" if closed else "everybody who reaches its port"
+    who = "hosts that have the job's secret" if closed else "every client that can connect to its port"
     return (
-        f"this host serves {which}, to {who}; put a newer etcd on PATH ({etcd_releases.safe_ones()} or later), or use "
-        "an etcd of your own with --elastic_server"
+        f"this host runs {which}, open to {who}; put a newer etcd on PATH ({etcd_releases.safe_ones()} or later), or "
+        "use a separate etcd with --elastic-server"
     )
 
 
 def why_waiting(host: str, job_id: str) -> str:
-    """Why a node waits although etcd answers."""
-    return f"{host} serves etcd, and has not begun job {job_id}"
+    """Return why a node waits although etcd answers."""
+    return f"{host} runs etcd, but has not created job {job_id} yet"

@@ -1,10 +1,10 @@
-"""Several nodes on this machine: an etcd of our own, K agents as children, and nothing left behind.
+"""Supervises several nodes on this host: an embedded etcd, K agents as child processes, and no process left behind.
 
-So it is also on a host that serves etcd for others (`launcher.local.etcd_addresses`); for a list of hosts K is 1.
+It also runs on a host that runs etcd for others (`launcher.local.etcd_addresses`); for a list of hosts K is 1.
 
-The parent holds no policy: the agents are ordinary agents. They run in sessions of their own, so that Ctrl-C in a
-terminal reaches the parent alone, which passes it on once. If the parent is killed, the kernel kills the agents and
-etcd, and each agent's nursery then kills its workers: without the parent's etcd no job is left to drain from.
+The supervisor holds no policy: the agents are ordinary agents. Each has a separate session, so that Ctrl-C in a
+terminal reaches only the supervisor, which passes it on once. If the supervisor is killed, the kernel kills the agents
+and etcd, and each agent's fork server then kills its workers: without the supervisor's etcd there is no job left.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from launcher.system.signals import SignalQueue
 from launcher.terminal.tty import may_draw, wipe
 
 CODES_BY_WEIGHT: Final = (1, 2, 3, 4)
-"""Which exit code says most, when the job has not ended well."""
+"""Exit codes of nodes by precedence, if the job has not ended well."""
 
 
 def run(config: Config, outputs: StdioRedirect) -> int:
-    """Run `config.local_nodes` nodes on this machine until the last has ended; the job's exit code.
+    """Run `config.local_nodes` nodes on this host until the last has ended; return the job's exit code.
 
-    Without a server it starts an etcd, which ends when no node is registered any more, those of other terminals
-    included. The first SIGINT, SIGTERM or SIGHUP lets every node leave in order; the second ends everything at once.
+    Without a server it starts an etcd, which it stops once no node is registered, including those of other
+    terminals. The first SIGINT, SIGTERM or SIGHUP makes every node leave gracefully; the second kills all processes.
     """
 
     async def supervise() -> int:
@@ -53,10 +53,10 @@ def run(config: Config, outputs: StdioRedirect) -> int:
 
 
 def exit_code(codes: Sequence[int], *, ended: bool) -> int:
-    """One code for the codes of all nodes (minus n: killed by signal n).
+    """Combine the exit codes of all nodes (minus n: killed by signal n).
 
-    A failed job is 1. Otherwise one node that ended with 0 is enough if the job has `ended`, completed or stopped: the
-    others were sent away or killed. If it has not, that node was drained, and the job is as open as the others left it.
+    A failed job is 1. Otherwise one node that exited with 0 is enough if the job has `ended`, completed or stopped: the
+    other nodes were drained or killed. If the job has not ended, that node was drained, and the other codes count.
     """
     if 1 in codes:
         return 1
@@ -67,7 +67,7 @@ def exit_code(codes: Sequence[int], *, ended: bool) -> int:
 
 
 class _LocalSupervisor:
-    """The process that a user starts with --local_nodes."""
+    """The main process of --local-nodes."""
 
     def __init__(self, config: Config, outputs: StdioRedirect) -> None:
         self._config = config
@@ -77,10 +77,10 @@ class _LocalSupervisor:
         self._signals = SignalQueue()
         self._passing_on = asyncio.create_task(self._pass_signals_on())
         self._draws = config.local_nodes == 1 and may_draw(config, os.environ) and os.isatty(2)
-        """Whether the node may show its status on our terminal."""
+        """Whether the node may show its status on the terminal of this process."""
 
     async def run(self) -> int:
-        """Serve, start the nodes, and wait for their end."""
+        """Start etcd and the nodes, and wait for their end."""
         if self._draws:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._stopped)
         if self._config.servers and not self._config.serves:
@@ -114,14 +114,14 @@ class _LocalSupervisor:
             await etcd.stop()
 
     async def _pass_signals_on(self) -> None:
-        """Pass signals on to the nodes: the first in kindness, the second as SIGKILL."""
+        """Forward signals to the nodes: the first unchanged, the second as SIGKILL."""
         self._send(await self._signals.first)
         await self._signals.second.wait()
         self._outputs.process.hurry()
         self._send(signal.SIGKILL)
 
     def _stopped(self) -> None:
-        """Ctrl-Z stops this process alone: the node goes on, in the background. Its status must go before the shell."""
+        """Erase the status of the node on Ctrl-Z, which stops this process only: the node continues in background."""
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGTSTP)
         wipe(2)
@@ -130,7 +130,7 @@ class _LocalSupervisor:
 
     def _send(self, number: signal.Signals) -> None:
         for child in self._children:
-            if child.returncode is None:  # Not reaped yet, so the number is still this child's.
+            if child.returncode is None:  # Not reaped yet, so the PID is still this child's.
                 child.send_signal(number)
 
     async def _run_nodes(self, server: str, *, everywhere: bool = False) -> int:
@@ -146,7 +146,7 @@ class _LocalSupervisor:
             for child in self._children:
                 group.create_task(wait_for_exit(child.pid))
         codes = [child.wait() for child in self._children]
-        if self._draws and min(codes) < 0:  # It was killed, and could not do so itself.
+        if self._draws and min(codes) < 0:  # A killed node could not erase its block.
             wipe(2)
         doubtful = 0 in codes and 1 not in codes and any(codes)
         ended = doubtful and await self._has_ended(server)
@@ -154,7 +154,7 @@ class _LocalSupervisor:
         return 128 + self._signals.first.result() if killed else exit_code(codes, ended=ended)
 
     async def _has_ended(self, server: str) -> bool:
-        """Tell whether the job has completed, or was stopped; not if nobody says so."""
+        """Return whether the job has completed or was stopped, according to etcd."""
         keys = JobKeys(self._config.job_id, self._config.key_prefix)
         store = replace(self._config.store_access, endpoints=tuple(server.split(","))).open()
         try:
@@ -166,9 +166,9 @@ class _LocalSupervisor:
             await store.close()
 
     def _start(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
-        # -P: a folder named "launcher" where the user stands is not ours.
+        # -P: a folder named "launcher" in the working folder is not ours.
         agent = (sys.executable, "-P", "-m", "launcher", *node_argv(self._config, server))
-        from elastic.store.embedded import guarded  # What it starts dies with this process.
+        from elastic.store.embedded import guarded  # Its processes die with this one.
 
         for environment in environments:
             self._children.append(
@@ -186,8 +186,8 @@ class _LocalSupervisor:
         config = self._config
         if config.local_nodes > 1 and config.gpu_ids and not environments[0]["CUDA_VISIBLE_DEVICES"]:
             self._say(
-                f"{len(config.gpu_ids)} cards are not enough for {config.local_nodes} nodes of "
-                f"{config.slots}: the workers run on the CPU; use fewer nodes or a smaller --nproc_per_node"
+                f"{len(config.gpu_ids)} GPUs are not enough for {config.local_nodes} nodes with {config.slots} workers "
+                "each: the workers run on the CPU; use fewer nodes or a smaller --nproc-per-node"
             )
         one_machine = config.roles is not None and not config.roles.separate
         if config.serves:
@@ -198,17 +198,18 @@ class _LocalSupervisor:
         if config.servers or config.ips or (one_machine and not config.serve):
             return
         secret = config.print_secret or os.isatty(2)
-        where = "on another machine" if config.serve else "in another terminal of this machine"
+        where = "on another host" if config.serve else "in another terminal of this host"
         reached = etcd_addresses.served_endpoint(config) or server
         if not one_machine:
             command = joiner_line(config, reached, os.environ, secret=secret)
-            self._outputs.write_line(f"one more node, {where}{same}:", command)
-        self._outputs.write_line(f"the status of the job{same}:", status_line(config, reached, secret=secret))
+            self._outputs.write_line(f"to add a node, run {where}{same}:", command)
+        command = status_line(config, reached, secret=secret)
+        self._outputs.write_line(f"to see the status of the job, run{same}:", command)
         if config.login.made and not secret:
             self._say(store_access.WITHOUT_SECRET)
 
     async def _wait_for_members(self, server: str) -> None:
-        """Wait until no node is registered: etcd ends with this process. A signal ends the wait."""
+        """Wait until no node is registered, because etcd ends with this process. A signal ends the wait."""
         store = replace(self._config.store_access, endpoints=(server,)).open()
         try:
             waiting = asyncio.create_task(_wait_until_empty(store, self._config, self._say))
@@ -230,7 +231,7 @@ async def _wait_until_empty(store: Store, config: Config, say: Callable[[str], N
     if left and not config.quiet:
         where = ("another host", "other hosts") if config.serves else ("another terminal", "other terminals")
         who = counted(len(left), f"node of {where[0]} is", f"nodes of {where[1]} are")
-        say(f"{who} still registered; etcd stays until they have left (Ctrl-C ends it now)")
+        say(f"{who} still registered; etcd keeps running until they have left (Ctrl-C stops it now)")
     if not left:
         return
     async for batch in store.watch([members], listing.revision + 1):

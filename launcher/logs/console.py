@@ -1,13 +1,13 @@
-"""The agent's stdout and stderr, written so that a terminal that stands still never stops the agent.
+"""The agent's stdout and stderr, written so that a blocked terminal never stops the agent.
 
-A blocked terminal (Ctrl-S, a pager, a slow ssh) gets a bounded buffer; what does not fit is left out on the screen and
-counted, and one line says so when the screen moves again. The logs are complete in any case.
+A blocked terminal (Ctrl-S, a pager, a slow ssh) gets a bounded buffer; what does not fit is dropped from the screen and
+counted, and one line reports it when the screen moves again. The logs are complete in any case.
 
-A file is written by a process of its own (`launcher.logs.stdio`), through a pipe. It is to have everything, so that
-those who read what workers write wait while that pipe is `paused`; the process sees to it that this does not last.
+A separate process writes a file (`launcher.logs.stdio`), through a pipe. The file must be complete, so the readers of
+workers' output wait while that pipe is `paused`; the process makes sure that this does not last.
 
-Non-blocking mode belongs to the open file that we share with the shell and with other agents, so it is not touched:
-terminals and pipes are opened once more for ourselves.
+Non-blocking mode belongs to the open file that we share with the shell and with other agents, so it is not changed:
+terminals and pipes are opened once more for this process.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ from launcher.logs.json_format import JsonFormatter, Severity
 from launcher.system import descriptors
 
 BUFFER_BYTES = 1 << 20
-"""What waits for a blocked console; more is left out."""
+"""Bytes that may wait for a blocked console; more is dropped."""
 
 FILE_BUFFER_BYTES = 8 << 20
-"""The same for a file: what workers that end have left in their pipes is not held back."""
+"""Bytes that may wait for a file: the output that exiting workers have left in their pipes is not held back."""
 
 CLOSE_LIMIT_S = 0.5
 """How long `close` waits for a blocked console to take the rest."""
 
 FILE_CLOSE_LIMIT_S = 3.0
-"""The same for a file: the process that writes it needs a second to see that its disk stands still."""
+"""How long `close` waits for a file: the process that writes it needs a second to detect a stalled disk."""
 
 FILE_STILL_S = 3.0
-"""How long that process may read nothing before nobody waits for it: it is stopped, or waits for its own memory."""
+"""How long that process may read nothing before the agent stops waiting: it is suspended, or waits for memory."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""No room on the disk on which our output lies, or in the file."""
+"""No room on the disk of the output file, or in the file."""
 
 CAREFUL_BYTES = 512
 """Bytes written at once where only poll(2) says that there is room (a terminal that cannot be opened again)."""
 
 
 class TerminalOverlay(Protocol):
-    """What draws on the same terminal, and lets the text through."""
+    """An object that draws on the same terminal, and lets the text through."""
 
     def text(self, data: bytes) -> bytes:
-        """Bytes are to be shown: what to write instead."""
+        """Return the bytes to write in order to show `data`."""
 
     def lost(self) -> None:
-        """What was to be written was left out."""
+        """Note that bytes were dropped instead of written."""
 
 
-STOOD_STILL = "the console stood still: %d bytes are only in the logs"
+STOOD_STILL = "the console was blocked: %d bytes are only in the logs"
 
 
 class Console:
-    """One output of the agent. Bytes go out at once and unchanged, partial lines too."""
+    """One output of the agent. Bytes are written immediately and unchanged, including partial lines."""
 
     def __init__(
         self, fd: int, give_back: Callable[[], None] | None = None, lines: JsonFormatter | None = None
     ) -> None:
-        """Write to what `fd` is. The descriptor itself stays open and as it is.
+        """Write to the file or terminal of `fd`. The descriptor itself stays open and unchanged.
 
-        `give_back`: it is a pipe to the process that writes a file. If that is killed, this makes `fd` the file again.
-        With `lines` what is written are whole lines of JSON: so are notices, and no kill leaves a part of a line there
-        that a pipe takes at once (4 kB).
+        `give_back`: `fd` is a pipe to the process that writes a file. If that is killed, this makes `fd` the file
+        again. With `lines` everything written is whole lines of JSON, notices included, and no kill leaves part of a
+        line that a pipe takes at once (4 kB).
         """
         self._whole = lines is not None
         self._notice = notice_line(lines)
@@ -90,7 +90,7 @@ class Console:
         self._left_out = 0
         self._watched: asyncio.AbstractEventLoop | None = None
         self.at_line_start = True
-        """Whether what was shown last ended its line."""
+        """Whether the last output ended its line."""
         self.is_terminal = False
         self.around: TerminalOverlay | None = None
         self._open(fd)
@@ -103,12 +103,12 @@ class Console:
         self.write_raw(data if self.around is None else self.around.text(data), len(data))
 
     def write_raw(self, data: bytes, text_bytes: int = 0) -> None:
-        """Write what is no text, and changes nothing of it, but for so many bytes, which are missed if left out."""
+        """Write bytes that are not text, except for `text_bytes` of them, which count as missing if dropped."""
         if self._fd is None or not data:
             return
         if len(self._waiting) + len(data) > self._room:
             self._flush()
-        in_order = self._give_back is not None and self._left_out  # A file is told where something is missing.
+        in_order = self._give_back is not None and self._left_out  # A file is marked where something is missing.
         if self._fd is not None and (in_order or len(self._waiting) + len(data) > self._room):
             self._left_out += text_bytes
             if self.around is not None:
@@ -120,25 +120,25 @@ class Console:
 
     @property
     def waiting(self) -> bool:
-        """Whether something waits for a console that stands still."""
+        """Whether bytes wait for a blocked console."""
         return bool(self._waiting)
 
     @property
     def paused(self) -> bool:
-        """Whether those who read what workers write should wait a moment; `on_writable` tells when it is over."""
+        """Whether the readers of workers' output should pause; `on_writable` reports when they may continue."""
         return self._give_back is not None and self._watched is not None and not self._still
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `paused` any more."""
+        """Call back once when it is no longer `paused`."""
         self._go_on.append(go_on)
 
     def write_line(self, text: str) -> None:
-        """Show a line of our own, on a line of its own even after a worker's unfinished progress bar."""
+        """Show a line of the launcher, on a separate line even after a worker's unfinished progress bar."""
         start = "" if self.at_line_start else "\n"
         self.write(f"{start}{text}\n".encode(errors="replace"))
 
     def close(self) -> None:
-        """Let go, after giving a blocked console a moment to take the rest."""
+        """Close, after giving a blocked console a moment to take the rest."""
         limit_s = CLOSE_LIMIT_S if self._give_back is None else FILE_CLOSE_LIMIT_S
         until_s = time.monotonic() + limit_s
         while self._fd is not None and self._waiting and time.monotonic() < until_s:
@@ -150,7 +150,7 @@ class Console:
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
-            return  # Closed by whoever started us: nothing is shown.
+            return  # Closed by the parent process: nothing is shown.
         self.is_terminal = os.isatty(fd)
         if stat.S_ISSOCK(mode):
             self._socket = socket.socket(fileno=os.dup(fd))
@@ -200,12 +200,12 @@ class Console:
             if self._give_back is not None:
                 self._write_directly(self._give_back)
                 return
-            self._release()  # The reader or the terminal is gone: the job goes on, the logs have everything.
+            self._release()  # The reader or the terminal is gone: the job continues, the logs have everything.
         else:
             self._unwatch()
 
     def _write_directly(self, give_back: Callable[[], None]) -> None:
-        """Write to the file itself from now on: rather a disk that may stand still than no console."""
+        """Write to the file itself from now on: a disk that may stall is better than no console."""
         waiting = bytes(self._waiting)
         self._release()
         give_back()
@@ -238,7 +238,7 @@ class Console:
         self._resume()
 
     def _check_progress(self) -> None:
-        """See whether anybody has read since the last look; if not, nobody waits until all that waits is read."""
+        """Check whether the process has read since the last check; if not, do not wait for it until it has read all."""
         assert self._watched is not None
         self._moved, self._still = False, self._patience is not None and not self._moved
         self._patience = None if self._still else self._watched.call_later(FILE_STILL_S, self._check_progress)
@@ -256,12 +256,12 @@ class Console:
         if self._socket is not None:
             self._socket.close()
         elif self._fd is not None:
-            descriptors.close(self._fd)  # What a disk may tell only now has nobody left to be told to.
+            descriptors.close(self._fd)  # No process is left that could report an error of the disk.
         self._fd = self._socket = None
 
 
 def notice_line(lines: JsonFormatter | None) -> Callable[[str], bytes]:
-    """What makes a line of ours of a text, between what others write there."""
+    """Return the function that turns a message of the launcher into a line between the output of others."""
     if lines is not None:
         return lambda text: lines.agent_line(datetime.now(UTC), text, Severity.WARNING)
     return lambda text: f"\n[elastic-launch] {text}\n".encode()

@@ -1,4 +1,4 @@
-"""How what workers write is shown on a console: as it is, as lines of several workers, or as JSON.
+"""How workers' output is shown on a console: unchanged, as lines of several workers, or as JSON.
 
 `ConsoleStreams` belongs to a node, a `ConsoleStream` to one output of one worker.
 """
@@ -21,17 +21,17 @@ from launcher.text.dedup import LineDeduplicator, MergedLine
 LINE_BYTES: Final = 1 << 16
 """An unfinished line is held back up to this length where whole lines are shown."""
 AT_ONCE: Final = 2000
-"""Who says more lines than that at once is not compared with others."""
+"""The output of a worker that writes more lines than this at once is not compared with that of others."""
 
 ProcessRef = tuple[Role, int]
 """Its role, and its rank or index."""
 
 
 class ConsoleStream:
-    """Where one output of one worker is shown: each byte at once, unfinished lines and progress bars too."""
+    """The console for one output of one worker: shows each byte at once, even unfinished lines and progress bars."""
 
     def __init__(self, console: Console) -> None:
-        """Nothing is shown yet."""
+        """Show nothing yet."""
         self.console = console
 
     def write(self, data: bytes) -> None:
@@ -39,7 +39,7 @@ class ConsoleStream:
         self.console.write(data)
 
     def end(self) -> None:
-        """Nothing more comes; an unfinished line stays as it is."""
+        """Note the end of the output; an unfinished line stays as it is."""
 
 
 class ConsoleStreams:
@@ -56,7 +56,7 @@ class ConsoleStreams:
     def of(
         self, role: Role, rank: int, local_rank: int, g: int, *, shared: bool
     ) -> tuple[ConsoleStream, ConsoleStream]:
-        """Where stdout and stderr of a process of generation `g` are shown, `shared` with others of its node or not."""
+        """Return the streams for stdout and stderr of a process, which may be `shared` with others of its node."""
         if self._lines is not None:
             line = partial(self._lines.worker_line, role, rank, local_rank, g)
             return (
@@ -70,7 +70,7 @@ class ConsoleStreams:
 
 
 class _LineStream(ConsoleStream):
-    """Only whole lines are shown. An unfinished one is shown at the end, or when it is very long."""
+    """Shows whole lines only. An unfinished one is shown at the end, or when it is very long."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -114,7 +114,7 @@ class _PrefixedStream(_LineStream):
 
 
 class _JsonStream(_LineStream):
-    """One object for each line."""
+    """Shows one object for each line."""
 
     def __init__(self, console: Console, said: Callable[[datetime, bytes], bytes]) -> None:
         super().__init__(console)
@@ -126,10 +126,10 @@ class _JsonStream(_LineStream):
 
 
 class SharedConsole:
-    """The workers that share a console. Lines that several of them say are shown once (`launcher.text.dedup`)."""
+    """The workers that share a console. Lines that several of them write are shown once (`launcher.text.dedup`)."""
 
     def __init__(self, console: Console, node: str) -> None:
-        """Nobody is there yet."""
+        """Start without any worker."""
         self.console = console
         self._node = node
         self._collapse: LineDeduplicator[ProcessRef] = LineDeduplicator()
@@ -137,19 +137,19 @@ class SharedConsole:
         self._timer: asyncio.TimerHandle | None = None
 
     def join(self, who: ProcessRef) -> None:
-        """One output more of a worker."""
+        """Add an output of a worker."""
         self._outputs[who] = self._outputs.get(who, 0) + 1
         self._collapse.join(who)
 
     def leave(self, who: ProcessRef) -> None:
-        """One output less of a worker."""
+        """Remove an output of a worker."""
         self._outputs[who] -= 1
         if not self._outputs[who]:
             del self._outputs[who]
             self._show(self._collapse.leave(who))
 
     def write_lines(self, who: ProcessRef, lines: Sequence[bytes]) -> None:
-        """Whole lines of a worker."""
+        """Take whole lines of a worker."""
         if len(lines) > AT_ONCE:
             self._show(self._collapse.flush())
             prefix = self._prefix((who,))
@@ -178,5 +178,5 @@ class SharedConsole:
 
 
 def after_carriage_returns(line: bytes) -> bytes:
-    """What a terminal would show of a line that was drawn over with carriage returns: its last state."""
+    """Return what a terminal would show of a line that was overwritten with carriage returns: its last state."""
     return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line

@@ -1,4 +1,4 @@
-"""The lists of every worker's address in a generation, as files for people and for workers."""
+"""The lists of every worker's address in a generation, as files for users and for workers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from elastic._disk.replace import replace_file
 
 ENDPOINTS_KEPT = 50
-"""So many lists of endpoints are kept; a job that lives for months makes thousands of generations."""
+"""Number of endpoint lists that are kept; a job that runs for months has thousands of generations."""
 
 
 def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
-    """Write the endpoints of a generation as `write_lists` does, in a folder that is made if it is not there."""
+    """Write the endpoints of a generation as `write_lists` does, in a directory that is created if it is missing."""
     log_dir.mkdir(parents=True, exist_ok=True)
     write_lists(log_dir, g, endpoints, servers)
 
@@ -20,7 +20,7 @@ def write_endpoints(log_dir: Path, g: int, endpoints: Sequence[str], servers: Se
 def write_lists(folder: Path, g: int, endpoints: Sequence[str], servers: Sequence[str] = ()) -> None:
     """Write the endpoints of a generation, in rank order, as the newest and under its number.
 
-    Parameter servers stand below the workers, under the name of Paddle's list of them.
+    Parameter servers are listed below the workers, under the name of Paddle's list of them.
     `endpoints` are as `launcher.net.endpoints.join_host_port` writes them, IPv6 in brackets.
     A reader sees the old list or the new one, never a part. The numbered ones of the newest `ENDPOINTS_KEPT`
     generations are kept. Raises `OSError`.

@@ -1,4 +1,4 @@
-"""The environment of each worker at its newest start, for people: envlog.<rank>, without what looks like a secret."""
+"""The environment of each worker at its newest start, for users: envlog.<rank>, without anything that looks secret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*@")
 
 
 def looks_secret(name: str) -> bool:
-    """Tell whether a variable looks like a password, a token, a secret or a key."""
+    """Return whether a variable looks like a password, a token, a secret or a key."""
     upper = name.upper()
     if name in SECRETS:
         return True
@@ -48,5 +48,5 @@ def environment_text(environment: Mapping[str, str]) -> str:
 
 
 def environment_file_name(role: Role, index: int) -> str:
-    """The file of a process."""
+    """Return the name of a process's file."""
     return f"envlog.{index}" if role is Role.WORKER else f"envlog.{role.value}.{index}"

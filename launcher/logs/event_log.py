@@ -1,26 +1,26 @@
-"""events.jsonl: what happened on the nodes of this folder, one JSON object per line, for programs that read logs.
+"""events.jsonl: what happened on the nodes of this directory, one JSON object per line, for programs that read logs.
 
 Every line has `time` (UTC), `job`, `node`, `what` and `generation` (null before the first one):
 
     joined        `again` tells whether it had been a member before
-    generation    another world was published: `why`, `reason`, `nodes`, `world_size`, `m_id` (null: this is a spare)
-    go            its workers may start: `master`, `restarts` charged so far, `note`
-    worker ended  `rank`, `role`, `code`, `words`, `stopped` (by us), `log`
-    stopped       this node's workers get SIGTERM: `why`, `grace_s`, `planned` (those that listen are asked first)
+    generation    a new generation was published: `why`, `reason`, `nodes`, `world_size`, `m_id` (null: this is a spare)
+    go            its workers may start: `master`, `restarts` counted so far, `note`
+    worker ended  `rank`, `role`, `code`, `words`, `stopped` (by the agent), `log`
+    stopped       this node's workers get SIGTERM: `why`, `stop_timeout_s`, `planned` (the agent asks first)
     failure       the cause of a generation's failure: `ranks`, and of the first `rank`, `host`, `words`, `log`
     lease lost    `reason`
-    suspected     `of` has sent nothing for `silent_s`: it is on `host`, and the nodes in `by` also try to reach it
-    cleared       the same node was heard again, or the nodes in `by` reach it
-    evicted       this node, the leader, has evicted it; the nodes in `by` did not reach it either
-    recovery      training goes on after a change: `why`, `reason`, `before` (the generation that ended), `total_s`,
+    suspected     `of` has sent nothing for `silent_s`: it is on `host`, and the nodes in `by` also try to connect to it
+    cleared       the same node sent something again, or the nodes in `by` can connect to it
+    evicted       this node, the leader, has evicted it; the nodes in `by` could not connect to it either
+    recovery      training continues after a change: `why`, `reason`, `before` (the generation that ended), `total_s`,
                   `phases` (seconds, in their order), `between_steps` (counted from the last step before), `complete`,
-                  `last_step`, `restored_step` (null: nobody told it); on one node of the job. With parameter servers
-                  `before` is the generation itself, and `revision` the one that started this node's seats
+                  `last_step`, `restored_step` (null: not reported); on one node of the job. With parameter servers
+                  `before` is the generation itself, and `revision` the one that started this node's tasks
     start         the same of the first start, counted from this node's command
-    verdict       `status`, `reason`, `late` (this node came after the end)
+    verdict       `status`, `reason`, `late` (this node arrived after the end)
     left          `exit_code`
 
-The file is renamed to events.1.jsonl when it is too long, so that both together have a bound.
+The file is renamed to events.1.jsonl when it is too long, so that both together are bounded.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ FILE = "events.jsonl"
 
 
 class JsonEventLog:
-    """Makes the lines; `append` brings them there."""
+    """Formats the events as lines; `append` writes them."""
 
     def __init__(self, append: Callable[[bytes], object], job_id: str, node: str) -> None:
-        """Nothing is written yet."""
+        """Write nothing yet."""
         self._append = append
         self._common = {"job": job_id, "node": node}
         self._generation = 0
@@ -55,7 +55,7 @@ class JsonEventLog:
     def observe(
         self, facts: AgentState, event: agent_events.Event, actions: Sequence[Action], taken: Sequence[str]
     ) -> None:
-        """Write what an event brought: `actions` are what the core asked for, `taken` the rows of its table."""
+        """Write what an event caused: `actions` are what the core requested, `taken` the rows of its table."""
         self._log_generation(facts, taken)
         if isinstance(event, agent_events.WorkerExited):
             worker = event.exit
@@ -65,7 +65,7 @@ class JsonEventLog:
             self.write("lease lost", self._generation, {"reason": event.reason})
         for action in actions:
             if isinstance(action, StopWorkers):
-                fields = {"why": action.why, "grace_s": action.grace_s, "planned": action.planned}
+                fields = {"why": action.why, "stop_timeout_s": action.stop_timeout_s, "planned": action.planned}
                 self.write("stopped", action.g, fields)
             elif isinstance(action, ReportVerdict):
                 verdict = action.verdict
@@ -94,7 +94,7 @@ class JsonEventLog:
         self._append(line)
 
     def _log_generation(self, facts: AgentState, taken: Sequence[str]) -> None:
-        """Write what the store shows anew."""
+        """Write the changes in etcd."""
         generation, go = facts.generation, facts.view.go
         if "joining: registered" in taken:
             self.write("joined", generation.g if generation else 0, {"again": self._generation > 0})

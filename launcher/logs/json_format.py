@@ -1,10 +1,10 @@
-"""What an agent says and what its workers write, as JSON, one object on each line (`--log_format json`; pure).
+"""The agent's messages and the workers' output as JSON, one object on each line (`--log-format json`; pure).
 
 Every line has `time` (UTC, RFC 3339), `level`, `job`, `node`, `generation` (null before the first one), `what` and
 `text`:
 
     what      level
-    said      debug, info, warning    the agent says something
+    said      debug, info, warning    a message of the agent
     report    error                   a report of several lines, a failure's for example
     output    info                    a worker wrote a line; with `role`, `rank`, `local_rank`, `stream`
 """
@@ -28,7 +28,7 @@ class LineKind(StrEnum):
 
 
 class Severity(StrEnum):
-    """How much a line matters."""
+    """How important a line is."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -58,16 +58,16 @@ class WorkerOutputLine(JsonLine, frozen=True):
 
 
 class JsonFormatter:
-    """Makes the lines of one node. Each is valid whatever the text is: bytes that are no UTF-8 are replaced."""
+    """Formats the lines of one node. Each is valid JSON whatever the text is: invalid UTF-8 is replaced."""
 
     def __init__(self, job: str, node: str = "") -> None:
-        """No generation yet. `node` is "" where there is none: the process that starts several."""
+        """Start without a generation. `node` is "" for the process that starts several nodes."""
         self._job = job
         self.node = node
         self.generation = 0
 
     def agent_line(self, at: datetime, text: str, level: Severity, what: LineKind = LineKind.SAID) -> bytes:
-        """A line of the agent."""
+        """Return a line of the agent."""
         g = self.generation or None
         return _encoded(
             JsonLine(_time(at), level, self._job, self.node, g, what, text.encode(errors="replace").decode())
@@ -76,7 +76,7 @@ class JsonFormatter:
     def worker_line(
         self, role: Role, rank: int, local_rank: int, g: int, stream: str, at: datetime, data: bytes
     ) -> bytes:
-        """A line that a worker of generation `g` wrote to its stdout or stderr, named by `stream`."""
+        """Return a line that a worker of generation `g` wrote to its stdout or stderr, named by `stream`."""
         common = (_time(at), Severity.INFO, self._job, self.node, g, LineKind.OUTPUT, data.decode(errors="replace"))
         return _encoded(WorkerOutputLine(*common, role, rank, local_rank, stream))
 

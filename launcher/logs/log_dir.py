@@ -1,13 +1,13 @@
-"""A log folder and who writes into it: every agent holds a shared lock, so that nobody's live logs are taken away.
+"""A log directory and its locks: every agent holds a shared lock, so that no other process deletes its live logs.
 
-With `--log_overwrite` the logs of the folder are begun anew, if no other agent writes there at this moment. Otherwise
-they are appended to, and one line says so: a node that joins a running job must not delete what the others write.
+With `--log-overwrite` the logs of the directory are deleted, if no other agent writes there at this moment. Otherwise
+they are appended to, and one line reports that: a node that joins a running job must not delete the others' logs.
 
-The agents of one job share a folder, for each rank is in one place. Two jobs do not: both have a rank 0. The second one
-writes into a folder of its own below the first one's, and says so.
+The agents of one job share a directory, because each rank is in one place. Two jobs do not: both have a rank 0. The
+second one writes into a separate directory below the first one's, and reports that.
 
-Only this user can open the locks: `flock` needs no right to write, so every user who can read a lock file can lock it.
-No agent waits for another process: without a lock it starts all the same, and one line says so.
+Only this user can open the locks: `flock` needs no write permission, so every user who can read a lock file can lock
+it. No agent waits for another process: without a lock it starts anyway, and one line reports that.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from launcher.system import descriptors
 LOCK = ".agents.lock"
 JOB_LOCK = re.compile(r"\.agents\.(.+)\.lock")
 BELOW_MAX = 8
-"""Jobs that begin in one folder in the same moment may all give way; after so many folders the last one is shared."""
+"""Jobs that start in one directory at the same moment may all give way; after this many subdirectories it is shared."""
 MODE = 0o600
 LOCK_LIMIT_S = 2.0
-"""How long to wait for a lock that another process holds alone. An agent does so for as long as it deletes old logs."""
+"""How long to wait for a lock that another process holds exclusively. An agent holds it while it deletes old logs."""
 LOCK_RETRY_S = 0.02
 HELD = "another process holds it; fuser names that process"
 FOREIGN = "it belongs to another user"
@@ -39,11 +39,11 @@ OURS = re.compile(
     r"(?:workerlog|serverlog|heterlog)\.\d+(?:\.\d+)?|envlog(?:\.[a-z]+)?\.\d+|endpoints(?:\.\d+)?\.log"
     r"|launcher(?:\.1)?\.log|events(?:\.1)?\.jsonl"
 )
-"""The files that we write. Nothing else in the folder is touched, whoever put it there."""
+"""The files that elastic-launch writes. No other file in the directory is touched."""
 
 
 class LogFolder(NamedTuple):
-    """A folder that this process writes into. All but `path` are lines for people, "" if all is as asked."""
+    """A directory that this process writes into. All but `path` are messages, "" if everything is as requested."""
 
     path: Path
     note: str
@@ -56,10 +56,10 @@ HoldLogFolder = Callable[[], contextlib.AbstractContextManager[LogFolder]]
 
 @contextlib.contextmanager
 def log_folder(path: Path, *, overwrite: bool = False, job: str = "", below: str = "") -> Iterator[LogFolder]:
-    """Make the folder if needed, and hold its locks. Raises `ConfigError` if it cannot be written.
+    """Create the directory if needed, and hold its locks. Raises `ConfigError` if it is not writable.
 
-    `job` names the job whose logs are to be there, "" for a process that writes none. While another job has the folder,
-    the one that this process has is the folder `below` in it.
+    `job` names the job whose logs go there, "" for a process that writes none. While another job uses the directory,
+    this process gets the directory `below` in it.
     """
     check_log_dir(path)
     with contextlib.ExitStack() as locks:
@@ -71,52 +71,52 @@ def log_folder(path: Path, *, overwrite: bool = False, job: str = "", below: str
 
 
 def _share_folder(path: Path, overwrite: bool, locks: contextlib.ExitStack) -> tuple[str, str]:
-    """Share the lock of the folder; what to say of its logs, and of a lock that cannot be had."""
+    """Share the lock of the directory; return a message about its logs, and one about a lock that cannot be taken."""
     lock = path / LOCK
-    refused = f"--log_overwrite: {lock} cannot be locked, so its logs are appended to" if overwrite else ""
+    refused = f"--log-overwrite: cannot lock {lock}, so its logs are appended to" if overwrite else ""
     try:
         fd = locks.enter_context(descriptors.closing(_open(lock)))
     except PermissionError as error:
         return refused, _unlocked(lock, error)
     except OSError as error:
-        raise ConfigError(f"{lock} cannot be opened ({error.strerror}); change --log_dir or its owner") from error
+        raise ConfigError(f"cannot open {lock} ({error.strerror}); change --log-dir or its owner") from error
     try:
         note = _begin_anew(fd, path) if overwrite else ""
         _share(fd, time.monotonic() + LOCK_LIMIT_S)
     except BlockingIOError as error:
         return refused, _unlocked(lock, error)
     except OSError as error:
-        why = f"{path} cannot be locked ({error.strerror})"
-        note = f"--log_overwrite: {why}, so that its logs are appended to" if overwrite else ""
+        why = f"cannot lock {path} ({error.strerror})"
+        note = f"--log-overwrite: {why}, so its logs are appended to" if overwrite else ""
     return note, ""
 
 
 def _unlocked(lock: Path, error: OSError) -> str:
     why = FOREIGN if isinstance(error, PermissionError) else HELD
     return (
-        f"{lock} cannot be locked ({why}), so this agent starts without that lock; while it runs, start no other job "
-        "with this --log_dir, and no agent with --log_overwrite"
+        f"cannot lock {lock} ({why}), so this agent starts without that lock; while it runs, start no other job "
+        "with this --log-dir, and no agent with --log-overwrite"
     )
 
 
 def _begin_anew(fd: int, path: Path) -> str:
-    """Delete the logs, unless another agent writes there, which is then said."""
+    """Delete the logs, unless another agent writes there; return a message about that."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return f"--log_overwrite: another agent writes into {path}, so that its logs are appended to"
+        return f"--log-overwrite: another agent writes into {path}, so its logs are appended to"
     for file in path.iterdir():
         if OURS.fullmatch(file.name):
             try:
                 file.unlink()
             except OSError as error:
-                text = f"--log_overwrite cannot delete {file} ({error.strerror}); name another --log_dir"
+                text = f"--log-overwrite cannot delete {file} ({error.strerror}); choose another --log-dir"
                 raise ConfigError(text) from error
     return ""
 
 
 def _claim_exclusively(path: Path, job: str, below: str, locks: contextlib.ExitStack) -> tuple[Path, str, str]:
-    """Take the folder for a job, or the first one `below` that no other job has; what to say of that."""
+    """Take the directory for a job, or the first one `below` that no other job has; return messages about that."""
     first = unlocked = ""
     try:
         for _ in range(BELOW_MAX):
@@ -133,29 +133,29 @@ def _claim_exclusively(path: Path, job: str, below: str, locks: contextlib.ExitS
     except (PermissionError, BlockingIOError) as error:
         unlocked = _unlocked(lock, error)
     except OSError:
-        pass  # What cannot be locked cannot be told apart.
+        pass  # Where nothing can be locked, jobs cannot be distinguished.
     return (
         path,
-        f"{first}; the logs of this one are in {path} (--log_dir names another folder)" if first else "",
+        f"{first}; the logs of this job are in {path} (--log-dir names another folder)" if first else "",
         unlocked,
     )
 
 
 def check_log_dir(path: Path) -> None:
-    """Make the folder if needed and write a file in it. Raises `ConfigError` that says what to change."""
-    hint = "name a folder that can be written with --log_dir"
+    """Create the directory if needed and write a file in it. Raises `ConfigError` with what to change."""
+    hint = "choose a writable folder with --log-dir"
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except FileExistsError as error:
-        raise ConfigError(f"--log_dir {path} is a file; {hint}") from error
+        raise ConfigError(f"--log-dir {path} is a file; {hint}") from error
     except OSError as error:
-        raise ConfigError(f"--log_dir {path} cannot be written ({error.strerror}); {hint}") from error
+        raise ConfigError(f"cannot write --log-dir {path} ({error.strerror}); {hint}") from error
 
 
 def _open(path: Path) -> int:
-    """Open a lock file for this user alone; one that an older version made loses the rights of others."""
+    """Open a lock file for this user alone; one that an older version created loses the permissions of others."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
     with contextlib.suppress(OSError):  # Another user's: a group shares the folder.
         if os.fstat(fd).st_mode & 0o077:
@@ -164,7 +164,7 @@ def _open(path: Path) -> int:
 
 
 def _share(fd: int, until_s: float) -> None:
-    """Take a shared lock. Raises `BlockingIOError` if another process holds it alone until then."""
+    """Take a shared lock. Raises `BlockingIOError` if another process holds it exclusively until then."""
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -178,16 +178,16 @@ def _share(fd: int, until_s: float) -> None:
 
 @contextlib.contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """A shared lock on a file that is there; who is the last one to hold it removes the file.
+    """Hold a shared lock on a file that exists; the last holder removes the file.
 
-    Raises `OSError` if it cannot be had.
+    Raises `OSError` if it cannot be locked.
     """
     until_s = time.monotonic() + LOCK_LIMIT_S
     while True:
         with descriptors.closing(_open(path)) as fd:
             _share(fd, until_s)
             if not descriptors.is_file_at(fd, path):
-                continue  # Somebody has removed it in this moment.
+                continue  # Another agent has just removed it.
             try:
                 yield
             finally:
@@ -198,7 +198,7 @@ def _held(path: Path) -> Iterator[None]:
 
 
 def _owner_job(folder: Path, job: str) -> str:
-    """Which other job has the folder, in words; "" if none has. Removes the locks of jobs that are gone."""
+    """Return which other job uses the directory, in words; "" if none does. Removes the locks of jobs that ended."""
     for path in folder.glob(".agents.*.lock"):
         match = JOB_LOCK.fullmatch(path.name)
         if match is None or match[1] == job:
@@ -206,7 +206,7 @@ def _owner_job(folder: Path, job: str) -> str:
         name = match[1].partition("@")[0]
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except PermissionError:  # Whether that job runs, only that user can tell.
+        except PermissionError:  # Only that user can tell whether that job runs.
             return f"{folder} has the lock of a job ({name}) of another user"
         except OSError:
             continue

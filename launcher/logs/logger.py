@@ -14,7 +14,7 @@ from launcher.text.sanitize import sanitize_line
 
 
 class Verbosity(IntEnum):
-    """How much the agent says on the console. Its file always gets everything."""
+    """How much the agent logs on the console. Its file always gets everything."""
 
     QUIET = 0
     NORMAL = 1
@@ -26,20 +26,20 @@ SEVERITIES: Final = {
     Verbosity.NORMAL: Severity.INFO,
     Verbosity.VERBOSE: Severity.DEBUG,
 }
-"""What a line that is said up to this level is for programs."""
+"""The severity, for programs, of a line that is shown from this level on."""
 
 
 def _nowhere(line: bytes) -> None:
-    """Where lines go while there is no launcher.log."""
+    """Drop a line while there is no launcher.log."""
 
 
 class AgentLog:
-    """Says what the agent does: one short line each, to stderr and, with the time, to launcher.log."""
+    """Logs what the agent does: one short line each, to stderr and, with the time, to launcher.log."""
 
     def __init__(
         self, node_id: str, console: Console, *, level: Verbosity = Verbosity.NORMAL, lines: JsonFormatter | None = None
     ) -> None:
-        """Speak as `node_id`; `keep` adds the file. With `lines` console and file have JSON."""
+        """Log as `node_id`; `keep` adds the file. With `lines` console and file have JSON."""
         self._node_id = node_id
         self._console = console
         self._level = level
@@ -47,39 +47,39 @@ class AgentLog:
         self._append: Callable[[bytes], object] = _nowhere
 
     def keep(self, append: Callable[[bytes], object]) -> None:
-        """Have everything appended to launcher.log from now on."""
+        """Append everything to launcher.log from now on."""
         self._append = append
 
     def info(self, text: str) -> None:
-        """A step of the story."""
+        """Log a normal message."""
         self._speak(text, Verbosity.NORMAL)
 
     def debug(self, text: str) -> None:
-        """Something for `--verbose`."""
+        """Log a message for `--verbose`."""
         self._speak(text, Verbosity.VERBOSE)
 
     def warning(self, text: str) -> None:
-        """Something that a person has to know; `--quiet` does not hide it."""
+        """Log something that users must know; `--quiet` does not hide it."""
         self._speak(text, Verbosity.QUIET)
 
     def file_only(self, text: str) -> None:
-        """Something that the console hears from somebody else."""
+        """Log a message to the file only: another process shows it on the console."""
         self._keep(sanitize_line(text.replace("\n", " ")), Severity.INFO)
 
     def report(self, lines: Sequence[str]) -> None:
-        """Lines that stand by themselves (a failure's report), without the prefix; `--quiet` does not hide them."""
+        """Log lines without the prefix (a failure report); `--quiet` does not hide them."""
         cleaned = [sanitize_line(line) for line in lines]
         if self._lines is not None:
             line = self._lines.agent_line(datetime.now(UTC), "\n".join(cleaned), Severity.ERROR, LineKind.REPORT)
             self._console.write(line)
             self._append(line)
             return
-        self._console.write_line("\n".join(cleaned))  # At once: other agents may share the terminal.
+        self._console.write_line("\n".join(cleaned))  # In one piece: other agents may share the terminal.
         for text in cleaned:
             self._keep(text, Severity.ERROR)
 
     def close(self) -> None:
-        """Keep nothing more; the console is its owner's."""
+        """Stop writing to the file; the console belongs to its owner."""
         self._append = _nowhere
 
     def _speak(self, text: str, level: Verbosity) -> None:

@@ -1,9 +1,9 @@
-"""Carries what an agent says from a pipe into the file that its console is, in the process that writes the logs.
+"""Carries the agent's console output from a pipe into the console's file, in the process that writes the logs.
 
-The disk of such a file may stand still for longer than a lease lives. While it goes on nothing is lost: whoever writes
-waits when more than `FLOW_BYTES` are on their way, as for any slow disk. When it has done nothing for `STILL_S` nobody
-waits: `KEEP_BYTES` are kept for it, what comes then is left out, and a line in the file says how much. So it is with
-what a full disk refuses.
+The disk of such a file may stall for longer than the lease TTL. While the disk makes progress nothing is lost: writers
+wait when more than `FLOW_BYTES` are in transit, as for any slow disk. When it has done nothing for `STILL_S`, writers
+stop waiting: `KEEP_BYTES` are kept for it, further output is dropped, and a line in the file says how much. The same is
+done with output that a full disk refuses.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from launcher.logs.writer_protocol import FLOW_BYTES, KEEP_BYTES, STILL_S
 
 READ_BYTES: Final = 1 << 18
 WRITE_BYTES: Final = 1 << 17
-"""Written at once: a slow disk shows with each of them that it goes on."""
+"""Bytes per write: each write shows that a slow disk makes progress."""
 
 
 class PipeToFile:
-    """From one pipe into one file."""
+    """Copies one pipe into one file."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class PipeToFile:
         moved: Callable[[int], None] = lambda count: None,
         notice: Callable[[str], bytes] = notice_line(None),  # noqa: B008  # It is a function.
     ) -> None:
-        """`moved` hears of bytes that are done, in a thread of its own; `notice` makes lines of ours."""
+        """`moved` receives the count of finished bytes, in a separate thread; `notice` makes the launcher's lines."""
         self._notice = notice
         self._pipe = pipe
         self._file = file
@@ -47,7 +47,7 @@ class PipeToFile:
         self._refused = 0
 
     def run(self) -> None:
-        """Carry all that comes; returns when nobody can write into the pipe any more and the file has what was kept."""
+        """Copy until no process has the pipe open for writing and the file has everything that was kept."""
         writing = threading.Thread(target=self._write)
         writing.start()
         while data := os.read(self._pipe, READ_BYTES):
@@ -58,7 +58,7 @@ class PipeToFile:
         writing.join()
 
     def _keep(self, data: bytes) -> None:
-        """Have it written; waits while the disk goes on and has enough to do."""
+        """Queue bytes for writing; waits while the disk makes progress and has enough to do."""
         with self._changed:
             while self._on_its_way > FLOW_BYTES and (left_s := self._moved_s + STILL_S - time.monotonic()) > 0:
                 self._changed.wait(left_s)
@@ -75,7 +75,7 @@ class PipeToFile:
         self._changed.notify_all()
 
     def _write(self) -> None:
-        """Write what waits, until the end."""
+        """Write the queue, until the end."""
         while taken := self._take():
             rest = memoryview(taken)
             while rest:
@@ -86,7 +86,7 @@ class PipeToFile:
             self._taken(self._left_out_line(self._refused))
 
     def _take(self) -> bytearray:
-        """All that waits; nothing at the end."""
+        """Return everything in the queue; nothing at the end."""
         with self._changed:
             while not self._waiting and not self._ended:
                 self._changed.wait()
@@ -97,14 +97,14 @@ class PipeToFile:
         with self._changed:
             self._on_its_way -= count
             self._moved_s = time.monotonic()
-            if self._left_out:  # It came after all that waits.
+            if self._left_out:  # It was dropped after everything in the queue.
                 self._add(self._left_out_line(self._left_out))
                 self._left_out = 0
             self._changed.notify_all()
         self._moved(count)
 
     def _put(self, piece: memoryview) -> None:
-        """Write a piece. What the disk refuses is counted, and told in its place once the disk takes it again."""
+        """Write a piece. Bytes that the disk refuses are counted, and reported in their place once it works again."""
         if self._refused:
             line = self._left_out_line(self._refused)
             if self._taken(line) == len(line):
@@ -118,7 +118,7 @@ class PipeToFile:
         return self._notice(STOOD_STILL % count)
 
     def _taken(self, data: bytes | memoryview) -> int:
-        """How many of these bytes the disk takes."""
+        """Return how many of these bytes the disk takes."""
         done = 0
         with suppress(OSError):
             while done < len(data):

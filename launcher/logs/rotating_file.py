@@ -1,10 +1,10 @@
-"""One start of one worker in its log, which has a bound (`--log_max_bytes`).
+"""One start of one worker in its log, which is bounded (`--log-max-bytes`).
 
-A log is kept in several files, two unless `--log_rotate` says otherwise, which share the bound. One that would grow
-beyond its share is set aside as `<name>.1`, what was that before becomes `<name>.2` and so on, and the oldest goes. It
-is begun anew: with the header of this start, the first lines of it, one line that says how much is left out, and the
-newest lines. So each file has its frame, the newest file has what a person wants to see first, the lines
-with which the worker began and those with which it ended, and the end of a log can be read without the other file.
+A log is kept in several files, two unless `--log-rotate` says otherwise, which share the bound. One that would grow
+beyond its share is renamed to `<name>.1`, the previous `<name>.1` becomes `<name>.2` and so on, and the oldest is
+deleted. The new file begins with the header of this start, its first lines, one line that says how much is left out,
+and the newest lines. So each file is complete, the newest file has what a user wants to see first, the first and the
+last lines of the worker, and the end of a log can be read without the other file.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from launcher.logs.writer_protocol import UNBOUND, LogLimits
 from launcher.system import descriptors
 
 HEAD_BYTES = 64 << 10
-"""So much of the beginning of a start is in each of its files."""
+"""Bytes from the beginning of a start that are repeated in each of its files."""
 CARRY_BYTES = 256 << 10
-"""So much of the end of a file that is set aside stands in the next one, too."""
+"""Bytes from the end of a renamed file that are repeated in the next one."""
 
 
 class RotatingFile:
     """One start of one worker in its log. Everything is appended at once; nothing is kept in memory.
 
-    What cannot be written (a full disk, a limit of the file's size) is lost and not the worker: `complain` hears of it
-    once, and a line in the log says how much is missing once it can be written again. Nothing here raises `OSError`.
+    Output that cannot be written (a full disk, a limit of the file's size) is lost, but the worker continues:
+    `complain` is called once, and a line in the log says how much is missing once it is writable again. Nothing here
+    raises `OSError`.
     """
 
     def __init__(self, path: Path, header: str, complain: Callable[[str], None], bound: LogLimits = UNBOUND) -> None:
-        """Open the log and write the header, on a line of its own. `bound` is that of all its files."""
+        """Open the log and write the header, on a separate line. `bound` is that of all its files."""
         self.path = path
         self._header = header
         self._complain = complain
@@ -45,13 +46,13 @@ class RotatingFile:
         self._why = ""
         self._own = 0
         self._fd = -1
-        """The file; -1 where there is none, which takes nothing."""
+        """The file descriptor; -1 if there is none, and then output is dropped."""
         self.begins = 0
         """Where this start's own text begins, in bytes."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = _open(path)
-            measured = stat.S_ISREG(os.fstat(self._fd).st_mode)  # A device, a pipe has no size.
+            measured = stat.S_ISREG(os.fstat(self._fd).st_mode)  # A device or a pipe has no size.
             if bound.bytes_max is not None and measured:
                 self._most = bound.bytes_max // (1 + bound.older)
             self.line(header)
@@ -61,7 +62,7 @@ class RotatingFile:
             self._switch_to(-1)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes of the worker as they are."""
+        """Append bytes of the worker unchanged."""
         try:
             if self._most is not None and _size(self._fd) + len(data) > self._most:
                 self._begin_next(self._most)
@@ -74,7 +75,7 @@ class RotatingFile:
             self._lose(data, error)
 
     def line(self, text: str) -> None:
-        """Append a line of ours; ends an unfinished line of the worker first."""
+        """Append a line of the launcher; ends an unfinished line of the worker first."""
         try:
             self._write_missing_notice()
             _put(self._fd, own_line(self._fd, text))
@@ -82,13 +83,13 @@ class RotatingFile:
             self._lose(text.encode(errors="surrogateescape") + b"\n", error)
 
     def note_lost_bytes(self, count: int, why: str) -> None:
-        """So many bytes were lost before they came here. The next line or piece is written behind a line about it."""
+        """Note that `count` bytes were lost before they arrived. A line about it precedes the next line or piece."""
         if count:
             self._missing += count
             self._why = why
 
     def close(self) -> None:
-        """Let go of the file; what is missing at its end is told there."""
+        """Close the file; a line at its end reports missing bytes."""
         try:
             self._write_missing_notice()
         except OSError as error:
@@ -96,15 +97,15 @@ class RotatingFile:
         self._switch_to(-1)
 
     def _switch_to(self, fd: int) -> None:
-        """Write into this file from now on, and close the one before: its disk may tell only now what it lost."""
+        """Write into this file from now on, and close the one before, whose disk may report its errors only now."""
         before, self._fd = self._fd, fd
         if before >= 0 and (error := descriptors.close(before)) is not None:
             self._fail(error)
 
     def _begin_next(self, most: int) -> None:
-        """Set the file aside and go on in a new one. Raises `OSError`; then the old one is still there.
+        """Rename the file and continue in a new one. Raises `OSError`; then the old one still exists.
 
-        Each step is one rename, from the oldest file on: whenever it is killed, each file is there once.
+        Each step is one rename, from the oldest file on: whenever the process is killed, each file exists once.
         """
         aside = _rotated_path(self.path, 1)
         begins, end = self.begins, _size(self._fd)
@@ -116,7 +117,7 @@ class RotatingFile:
             head = head[: head.rfind(b"\n") + 1] or head
             carried = os.pread(self._fd, carry_bytes, end - carry_bytes)
             carried = carried[carried.find(b"\n") + 1 :]
-        # Otherwise somebody has taken the file away, or has set it aside already.
+        # Otherwise another process has moved or renamed the file already.
         in_place = descriptors.is_file_at(self._fd, self.path)
         if in_place:
             for number in range(self._older - 1, 0, -1):
@@ -152,11 +153,11 @@ class RotatingFile:
         self._why = error.strerror or str(error)
         if not self._complained:
             self._complained = True
-            self._complain(f"{self.path} cannot be written ({self._why}); what its worker says is not kept")
+            self._complain(f"cannot write {self.path} ({self._why}); its worker's output is not logged")
 
 
 def append_line(path: Path, text: str) -> None:
-    """Append a line of ours to a log that may be closed already. Raises `OSError`."""
+    """Append a line of the launcher to a log that may be closed already. Raises `OSError`."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC), "ab+", buffering=0) as file:
         file.write(own_line(file.fileno(), text))
 
@@ -166,14 +167,14 @@ def _rotated_path(path: Path, number: int) -> Path:
 
 
 def own_line(fd: int, text: str) -> bytes:
-    """The bytes of a line of ours; they end an unfinished line of the worker first."""
+    """Return the bytes of a line of the launcher; they end an unfinished line of the worker first."""
     end = _size(fd)
     whole = end == 0 or os.pread(fd, 1, end - 1) in (b"\n", b"")
     return f"{'' if whole else chr(10)}{text}\n".encode(errors="surrogateescape")
 
 
 def _size(fd: int) -> int:
-    """Bytes in a file; a pipe has none that can be read back."""
+    """Return the bytes in a file; 0 for a pipe, which cannot be read back."""
     try:
         return os.lseek(fd, 0, os.SEEK_END)
     except OSError as error:

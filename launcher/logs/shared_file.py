@@ -1,7 +1,8 @@
-"""A file of lines that the agents of a folder share, and that has a bound.
+"""A bounded file of lines that the agents of a directory share.
 
-When it is too long it becomes `<stem>.1<suffix>`, in place of what stood there before, so that both together have a
-bound. Each line is appended with one write of a file that is opened for it: another agent may have renamed the file.
+When it is too long it is renamed to `<stem>.1<suffix>`, and replaces the previous file of that name, so that both
+together are bounded. Each line is appended with one write of a file that is opened for it: another agent may have
+renamed the file.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import os
 from pathlib import Path
 
 BYTES_MAX = 8 << 20
-"""Of the file; there are two of them at most."""
+"""The largest size of a file; there are at most two files."""
 LOCKED_BYTES_MAX = BYTES_MAX + (1 << 20)
-"""Of one that another process keeps locked, as every user can who may read it: it is renamed all the same."""
+"""A file of this size is renamed even if another process keeps it locked, as every user who can read it can."""
 
 
 class SharedLog:
-    """Appends lines."""
+    """A file to which the agents of a host append lines."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is written yet."""
+        """`path` is opened at the first line."""
         self.path = path
         self.full = path.with_name(f"{path.stem}.1{path.suffix}")
         self._torn = b""
@@ -29,16 +30,16 @@ class SharedLog:
     def append(self, line: bytes) -> None:
         """Append one line, with its end.
 
-        Raises `OSError`; the file is then as it was, or has a part of the line, which the next one ends. A disk that
-        tells only when the file is closed that it has no room may have lost all of it.
+        Raises `OSError`; the file is then unchanged, or has a part of the line, which the next one ends. A disk that
+        reports only when the file is closed that it is full may have lost all of it.
         """
-        with contextlib.ExitStack() as opened:  # Whatever one of them raises when it is closed, all are closed.
+        with contextlib.ExitStack() as opened:  # If closing one of them raises, the others are closed too.
             fd = self._open(opened)
             if os.fstat(fd).st_size > BYTES_MAX and self._set_aside(fd):
                 fd = self._open(opened)
             rest = self._torn + line
             while rest:
-                wrote = os.write(fd, rest)  # All of it, but on a disk that gets full meanwhile.
+                wrote = os.write(fd, rest)  # All of it, unless the disk becomes full meanwhile.
                 rest = rest[wrote:]
                 self._torn = b"\n" if rest else b""
 
@@ -48,9 +49,9 @@ class SharedLog:
         return fd
 
     def _set_aside(self, fd: int) -> bool:
-        """Rename the full file, unless another agent is about to; whether it is renamed, by whomever.
+        """Rename the full file, unless another agent is about to; returns whether any agent has renamed it.
 
-        Where it cannot be locked (some network disks) agents that do it in the same moment lose older lines.
+        If it cannot be locked (some network disks), agents that rename it at the same time lose older lines.
         """
         with contextlib.suppress(OSError):
             try:

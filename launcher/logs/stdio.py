@@ -1,9 +1,9 @@
-"""stdout and stderr of an agent: one that is a regular file is written by the process that writes the logs.
+"""stdout and stderr of an agent: the process that writes the logs also writes one that is a regular file.
 
-    agent, nursery ── 1 and 2, a pipe ──► launcher.logs.pipe_to_file ──► the file, by the descriptor that we were given
+    agent, fork server ── 1 and 2, a pipe ──► launcher.logs.pipe_to_file ──► the file, by its original descriptor
 
-So nobody here waits for the file's disk, whoever it is that says something, and the file has all of it in its order. A
-terminal or a pipe stays as it is: `Console` does not wait for them.
+So neither the agent nor its fork server waits for the file's disk, and the file has all output in its order. A terminal
+or a pipe is left unchanged: `Console` does not wait for it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from launcher.system.descriptors import write_stderr_line
 
 STANDARD: Final = (1, 2)
 PIPE_BYTES: Final = 1 << 18
-"""Room in the pipe: with the usual 64 kB an agent that shows much would be woken for each piece."""
+"""Capacity of the pipe: with the usual 64 kB an agent that shows much output would be woken for each piece."""
 
 
 class StdioRedirect:
-    """Those of this process, until it is closed. No thread may run when it is opened."""
+    """Redirects stdout and stderr of this process, until it is closed. No thread may run when it is opened."""
 
     process: WriterProcess
-    """What writes the files, and the logs."""
+    """The process that writes the files, and the logs."""
 
     def __init__(self, hold: HoldLogFolder, named: Path, story: str = "", lines: JsonFormatter | None = None) -> None:
-        """Nothing is changed yet. With `lines` all that is said is JSON. The others: see `WriterProcess`."""
+        """Change nothing yet. With `lines` all messages are JSON. The other arguments: see `WriterProcess`."""
         self._start = partial(WriterProcess, hold, named, story)
         self._lines = lines
         self._given: dict[int, int] = {}
@@ -46,7 +46,7 @@ class StdioRedirect:
         self._consoles: dict[int, Console] = {}
 
     def __enter__(self) -> Self:
-        """Start the process that writes. Raises `ConfigError` if there can be no process."""
+        """Start the process that writes. Raises `ConfigError` if it cannot be started."""
         files = {fd: status for fd in STANDARD if stat.S_ISREG((status := os.fstat(fd)).st_mode)}
         _flush()
         for fd, file in files.items():  # Both may be the same one (`> out 2>&1`).
@@ -67,41 +67,41 @@ class StdioRedirect:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait until the files have everything, as long as their disk goes on, and for the process that writes."""
+        """Wait until the files have everything, as long as their disk makes progress, and for the writer's exit."""
         for console in self._consoles.values():
             console.close()
         _flush()
         self.restore_fds()
         self.process.end()
         for fd, given in self._given.items():
-            if (error := descriptors.close(given)) is not None:  # It does not change how this process ends.
+            if (error := descriptors.close(given)) is not None:  # It does not change the exit code of this process.
                 name = "stdout" if fd == 1 else "stderr"
                 write_stderr_line(
-                    f"the file that is {name} cannot be written ({error.strerror}); a part of it may be missing"
+                    f"cannot write the file that is {name} ({error.strerror}); a part of it may be missing"
                 )
 
     def console(self, fd: int) -> Console:
-        """The console that 1 or 2 is; one for both if both are one file or terminal: that has all in its order."""
+        """Return the console of 1 or 2; one for both if both are one file or terminal, which has all in its order."""
         first = 3 - fd if _same_terminal(*STANDARD) and 3 - fd in self._consoles else self._first.get(fd, fd)
         if first not in self._consoles:
             self._consoles[first] = Console(first, self.restore_fds if fd in self._first else None, self._lines)
         return self._consoles[first]
 
     def write_line(self, text: str, command: str = "") -> None:
-        """Write a line to stderr before there is a console, or after it, and `command` as a line of its own.
+        """Write a line to stderr before there is a console, or after it, and `command` on a separate line.
 
         It may wait for a terminal. As JSON both are one line.
         """
-        if not self._say(text, command) and self._given:  # Nobody reads the pipe: the process that writes was killed.
+        if not self._say(text, command) and self._given:  # No process reads the pipe: the one that writes was killed.
             self.restore_fds()
             self._say(text, command)
 
     def child_fd(self, fd: int) -> int | None:
-        """What a child that has a process of its own for it is to have as `fd`; None: what this process has."""
+        """Return the `fd` for a child that has a separate process for it; None: the one that this process has."""
         return self._given.get(fd)
 
     def restore_fds(self) -> None:
-        """Make 1 and 2 what they were, here: what is said now is written at once, whatever the disk does."""
+        """Restore the original 1 and 2 in this process: now output is written at once, whatever the disk does."""
         for fd, given in self._given.items():
             os.dup2(given, fd)
 

@@ -1,10 +1,10 @@
-"""Writes into the log folder what it is ordered to, and holds the folder meanwhile.
+"""Writes the orders of an agent into the log directory, and holds the directory meanwhile.
 
-An agent has this done by a process of its own (`serve`), because a disk may be stalled for longer than a lease lives,
-and a thread that waits for a disk would keep its process from ending. The process writes the console, too, where that
-is a file, in threads of its own (`launcher.logs.pipe_to_file`): a stalled disk of the one does not hold up the other.
-It ends when the agent has: after what was ordered and said before. `SyncSink` does orders at once, where a disk may be
-waited for (tests, a writer that died).
+A separate process does this for an agent (`serve`), because a disk may be stalled for longer than the lease TTL, and a
+thread that waits for a disk would keep its process from exiting. The process also writes the console, if that is a
+file, in separate threads (`launcher.logs.pipe_to_file`): a stalled disk of the one does not hold up the other. It exits
+after the agent, when it has written all earlier orders and output. `SyncSink` obeys orders at once, where waiting for a
+disk is acceptable (tests, a writer that died).
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ from launcher.system.checks import warning
 from launcher.system.descriptors import keep_only, ready
 from launcher.system.folder_checks import LOG, folder_check
 
-STOOD_STILL = "the disk stood still"
+STOOD_STILL = "the disk was stalled"
 READ_BYTES = 1 << 16
 DONE_EVERY_S = 0.2
 DONE_EVERY = 8
-"""At least so often it is told what is done, while more is to be done."""
+"""Progress is reported at least this often, while there is more to do."""
 TITLE = ("elastic-launch:", "writes", "logs")
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals to all processes of a job: what the agent says while it leaves is to be written, too."""
+"""Signals to all processes of a job: what the agent logs during its exit must also be written."""
 
 Tell = Callable[[str, bool], None]
-"""Hears what people should know, and whether only those who ask."""
+"""Receives messages for users, and whether only `--verbose` shows them."""
 
 
 class LogWriter:
-    """Does orders. What cannot be written is told once for each file, and is lost."""
+    """Obeys orders. Output that cannot be written is lost, and reported once for each file."""
 
     def __init__(self, tell: Tell) -> None:
-        """Nothing is open yet."""
+        """Open nothing yet."""
         self._tell = tell
         self._starts: dict[int, RotatingFile] = {}
         self._shared: dict[bytes, SharedLog] = {}
         self._told: set[bytes] = set()
 
     def do(self, order: AnyLogOrder) -> None:
-        """Do one order; returns when the disk has taken it."""
+        """Obey one order; returns when the disk has taken it."""
         if isinstance(order, WriteChunk | WriteLine | CloseLog):
             self._starts[order.start].note_lost_bytes(order.missing, STOOD_STILL)
         match order:
@@ -97,19 +97,19 @@ class LogWriter:
                 try:
                     append_line(path, bytes_text(order.text))
                 except OSError as error:
-                    self._tell(f"{path} does not say which worker failed first ({error.strerror})", True)
+                    self._tell(f"cannot append the root cause to {path} ({error.strerror})", True)
             case WriteEndpoints():
                 try:
                     endpoint_list_writer.write_endpoints(
                         bytes_path(order.folder), order.g, order.endpoints, order.servers
                     )
                 except OSError as error:
-                    self._warn(f"endpoints.log cannot be written ({error.strerror}); training goes on")
+                    self._warn(f"cannot write endpoints.log ({error.strerror}); training continues")
             case WriteEnvironment():
                 try:
                     replace_file(bytes_path(order.folder) / order.name, order.text, 0o600)  # For the owner alone.
                 except OSError as error:
-                    self._warn(f"envlog.<rank> cannot be written ({error.strerror}); training goes on")
+                    self._warn(f"cannot write envlog.<rank> ({error.strerror}); training continues")
 
     def _append(self, order: AppendShared) -> None:
         if (file := self._shared.get(order.path)) is None:
@@ -119,34 +119,34 @@ class LogWriter:
         except OSError as error:  # A full disk may have room again.
             if order.path not in self._told:
                 self._told.add(order.path)
-                self._warn(f"{file.path} cannot be written ({error.strerror}); it is not complete")
+                self._warn(f"cannot write {file.path} ({error.strerror}); it is not complete")
 
     def _warn(self, text: str) -> None:
         self._tell(text, False)
 
 
 class SyncSink:
-    """Does orders at once, in this process."""
+    """Obeys orders at once, in this process."""
 
     paused = False
-    """Whether those who read what workers write should wait a moment."""
+    """Whether the readers of workers' output should wait a moment."""
 
     def __init__(self, tell: Tell) -> None:
-        """Nothing is open yet."""
+        """Open nothing yet."""
         self._writer = LogWriter(tell)
 
     def put(self, order: AnyLogOrder, of: str) -> bool:
-        """Do it. True: nothing is left out."""
+        """Obey an order. Returns True: nothing is dropped."""
         self._writer.do(order)
         return True
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once it is not `paused` any more: at once."""
+        """Call back at once: it is never `paused`."""
         go_on()
 
 
 class ConsoleFile(NamedTuple):
-    """A file that is stdout or stderr, and the pipe to it."""
+    """A file that serves as stdout or stderr, and the pipe to it."""
 
     pipe: int
     file: int
@@ -169,19 +169,19 @@ def serve(
     moved: memoryview,
     notice: Callable[[str], bytes],
 ) -> None:
-    """Hold a folder and do what the agent orders until it closes the pipe; in a process of its own.
+    """Hold a directory and obey the agent's orders until it closes the pipe; in a separate process.
 
-    `story` is the file whose lines tell what the agent does, "" for a process that says nothing; it must be good. What
-    comes through the pipes of `consoles` is copied into their files until every writer has closed them. `moved` is
-    shared with the agent and grows with each piece that a file has got. `notice` formats the launcher's own lines.
+    `story` is the file of the agent's own messages, "" for a process that logs nothing; it must be writable. The pipes
+    of `consoles` are copied into their files until every writer has closed them. `moved` is shared with the agent and
+    grows with each piece that a file has got. `notice` formats the launcher's own lines.
     """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    os.setsid()  # What a terminal does to the agent is no word to this process.
+    os.setsid()  # Signals of the agent's terminal must not reach this process.
     os.chdir("/")
     keep_only({*pipes, *(fd for console in consoles for fd in console)})
     proctitle.show(TITLE)
-    # A thread that fails ends the process, which the agent notices. stderr is closed here.
+    # A thread that fails ends the process, which the agent detects. stderr is closed here.
     threading.excepthook = lambda failed: os._exit(1)
 
     def count(size: int) -> None:
@@ -226,7 +226,7 @@ def _obey(orders: int, answers: int) -> None:
 
 
 def _answer(answers: int, answer: AnyLogAnswer) -> None:
-    with suppress(BrokenPipeError):  # The agent is gone. What it ordered before is still done.
+    with suppress(BrokenPipeError):  # The agent has exited. Its earlier orders are still obeyed.
         os.write(answers, packed(answer))
 
 
@@ -234,4 +234,4 @@ def _try(path: Path) -> None:
     try:
         SharedLog(path).append(b"")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}); change --log_dir or its owner") from error
+        raise ConfigError(f"cannot write {path} ({error.strerror}); change --log-dir or its owner") from error

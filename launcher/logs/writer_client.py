@@ -1,12 +1,12 @@
-"""The log folder as the agent sees it: a process of its own writes there, and the agent waits for no disk.
+"""The agent's view of the log directory: a separate process writes there, so the agent never waits for a disk.
 
-    agent ── orders, with what workers wrote, by a pipe ──► launcher.logs.writer ──► the folder
-          ◄── what is done, and what failed, by another pipe ──
+    agent ── orders, with workers' output, by a pipe ──► launcher.logs.writer ──► the directory
+          ◄── progress and errors, by another pipe ──
 
-While the disk takes what comes, whoever reads the output of workers waits a moment when more than `FLOW_BYTES` are on
-their way: then a worker that writes faster than the disk does waits, as at any pipe. A disk that has done nothing for
-`STILL_S` stands still: then nobody waits. `KEEP_BYTES` are kept for it, what does not fit is left out, and the log
-says how much is missing once the disk goes on.
+While the disk makes progress, the readers of workers' output wait a moment when more than `FLOW_BYTES` are in transit:
+then a worker that writes faster than the disk waits, as at any pipe. A disk that has done nothing for `STILL_S` is
+stalled: then nothing waits. `KEEP_BYTES` are kept for it, output that does not fit is dropped, and the log says how
+much is missing once the disk works again.
 """
 
 from __future__ import annotations
@@ -44,41 +44,41 @@ from launcher.logs.writer_protocol import (
 from launcher.system.processes import is_frozen, signal_one
 
 SAY_AFTER_S: Final = 5.0
-"""So long it stands still before people hear of it, unless something is left out before."""
+"""How long the disk may be stalled before a message reports it, unless output is dropped before."""
 READ_BYTES: Final = 1 << 16
 ORDER_BYTES: Final = 512
-"""So much an order counts beside its data: what it takes in memory, nearly always."""
+"""Bytes that an order counts in addition to its data, for its size in memory."""
 
 
 class LogSink(Protocol):
-    """Has orders done, in their order. What a disk refuses is told to people, and never raised here."""
+    """Has orders done, in their order. Errors of a disk are reported in messages, and never raised here."""
 
     @property
     def paused(self) -> bool:
-        """Whether those who read what workers write should wait a moment; `on_writable` tells when it is over."""
+        """Whether the readers of workers' output should pause; `on_writable` reports when they may continue."""
 
     def put(self, order: AnyLogOrder, of: str) -> bool:
-        """Have it done, for the file `of`. False: no room, left out."""
+        """Have an order done, for the file `of`. False: there was no room, it is dropped."""
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `paused` any more."""
+        """Call back once when it is no longer `paused`."""
 
 
 class LogWriterClient:
-    """The folder of this process, until it is closed. Everything after `open` belongs to a loop."""
+    """The directory of this process, until it is closed. Everything after `open` belongs to a loop."""
 
     def __init__(self, process: WriterProcess) -> None:
-        """`process` writes; no other client has it. Wait until the folder is known to be good.
+        """`process` writes; no other client has it. Wait until the directory is known to be writable.
 
-        Raises `ConfigError` if it is not, or does not answer.
+        Raises `ConfigError` if it is not, or does not respond.
         """
         held = process.held()
         self.path = bytes_path(held.path)
-        """Where the logs are."""
+        """The directory of the logs."""
         self.notes = [*map(bytes_text, held.notes)]
-        """Lines for people: where the logs are, if not where asked, and what could not be locked."""
+        """Messages: where the logs are, if not where requested, and what could not be locked."""
         self.warning = bytes_text(held.warning)
-        """A line for people about the folder, "" if all is well."""
+        """A warning about the directory, "" if there is none."""
         self._process = process
         self._orders, self._answers = self._process.orders, self._process.answers
         self._frames = LogFrameReader()
@@ -86,7 +86,7 @@ class LogWriterClient:
         self._sending: AnyLogOrder | None = None
         self._queued: Counter[int] = Counter()
         self._kept = 0
-        """The sum of these, which is asked for with each piece of output."""
+        """The sum of `_queued`, which is needed for each piece of output."""
         self._on_its_way: deque[int] = deque()
         """The sizes of orders that were sent and are not done."""
         self._on_its_way_bytes = 0
@@ -95,7 +95,7 @@ class LogWriterClient:
         self._still = self._said = self._writing = False
         self._left_out: Counter[str] = Counter()
         self.left_out_bytes = 0
-        """How much was left out since the start, of all files."""
+        """Bytes that were dropped since the start, of all files."""
         self._begun: dict[int, OpenLog] = {}
         self._instead: SyncSink | None = None
         self._waiting: list[Callable[[], None]] = []
@@ -105,19 +105,19 @@ class LogWriterClient:
         self._on_told: Callable[[str, bool], None] = lambda text, quietly: None
 
     def __enter__(self) -> Self:
-        """The folder is known to be good."""
+        """Enter; the directory is known to be writable."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the pipes; the process releases the folder when it has done every order."""
+        """Close the pipes; the process releases the directory when it has done every order."""
         self._process.hang_up()
 
     def open(self, on_told: Callable[[str, bool], None]) -> None:
-        """Hear the process from now on, in the loop that runs.
+        """Read the answers of the process from now on, in the running loop.
 
-        `on_told` hears what people should know, and whether only those who ask.
+        `on_told` receives messages for users, and whether only `--verbose` shows them.
         """
         self._on_told = on_told
         self._loop = asyncio.get_running_loop()
@@ -127,21 +127,21 @@ class LogWriterClient:
 
     @property
     def paused(self) -> bool:
-        """Whether more is on its way than a disk that goes on is to have at once."""
+        """Whether more is in transit than a working disk should have queued."""
         return self._more_than(FLOW_BYTES)
 
     def on_writable(self, go_on: Callable[[], None]) -> None:
-        """Call once when it is not `paused` any more."""
+        """Call back once when it is no longer `paused`."""
         self._waiting.append(go_on)
         self._resume()
 
     def appending(self, name: str) -> Callable[[bytes], object]:
-        """What appends lines to the file `name`."""
+        """Return a function that appends lines to the file `name`."""
         path = path_bytes(self.path / name)
         return lambda line: self.put(AppendShared(path, line), name)
 
     def put(self, order: AnyLogOrder, of: str) -> bool:
-        """Have it done, as `LogSink` says. There is room for the frame of a start at any time."""
+        """Have an order done, as `LogSink` says. There is always room for the frame of a start."""
         if self._instead is not None:
             return self._instead.put(order, of)
         if self._still and not isinstance(order, OpenLog | WriteLine | CloseLog) and not self._fits(order):
@@ -161,9 +161,9 @@ class LogWriterClient:
         return True
 
     async def close(self, limit_s: float = CLOSE_LIMIT_S) -> str:
-        """Wait until all is done, as long as the disk goes on; what people should know, "" if all is well.
+        """Wait until everything is written, as long as the disk makes progress; return a message, "" if it was.
 
-        Somebody may have stopped the process that writes (SIGSTOP). It goes on now: it is not to stay for ever.
+        The process that writes may have been suspended (SIGSTOP). It is resumed, so that it can exit.
         """
         assert self._loop is not None
         if is_frozen(self._process.pid):
@@ -181,14 +181,14 @@ class LogWriterClient:
         if self._done == self._put or self._instead is not None:
             return ""
         return (
-            f"the log folder {self.path} does not take writes: the last {self._put - self._done} of them are lost; "
-            f"process {self._process.pid} waits for the disk, and ends then"
+            f"the log folder {self.path} does not accept writes: the last {self._put - self._done} of them are lost; "
+            f"process {self._process.pid} waits for the disk, and exits then"
         )
 
-    # From the process that writes.
+    # Answers of the process that writes.
 
     def _on_answers(self) -> None:
-        """Take what it has answered."""
+        """Handle its answers."""
         try:
             data = os.read(self._answers, READ_BYTES)
         except BlockingIOError:
@@ -210,7 +210,7 @@ class LogWriterClient:
             self._on_resumed()
 
     def _fall_back_to_sync(self) -> None:
-        """It was killed. The folder is written directly from now on: rather a disk that may stand still than no log."""
+        """Write directly to the directory after the process was killed: a disk that may stall is better than no log."""
         assert self._loop is not None
         self._loop.remove_reader(self._answers)
         if self._writing:
@@ -221,7 +221,7 @@ class LogWriterClient:
         if self._rest and self._sending is not None:
             self._queue.appendleft(self._sending)
         self._rest, self._writing = memoryview(b""), False
-        while self._queue:  # What it was not sent is not lost.
+        while self._queue:  # Orders that were not sent to it are kept.
             self._instead.put(self._queue.popleft(), "")
         self._progress.set()
         self._resume()
@@ -230,11 +230,11 @@ class LogWriterClient:
     # Time.
 
     def _check_progress(self) -> None:
-        """See whether the disk has done anything since the last look."""
+        """Check whether the disk has done anything since the last check."""
         assert self._loop is not None
         self._timer = None
         if self._instead is None:
-            self._on_answers()  # What came while this process stood still.
+            self._on_answers()  # Answers that arrived while this process was suspended.
         if self._done == self._put or self._instead is not None:
             return
         self._timer = self._loop.call_later(STILL_S, self._check_progress)
@@ -251,8 +251,8 @@ class LogWriterClient:
         if not self._said:
             self._said = True
             self._on_told(
-                f"the log folder {self.path} does not take writes (a network disk without its server?); the job goes "
-                f"on, up to {size_text(KEEP_BYTES)} of output wait for the disk, and more is left out",
+                f"the log folder {self.path} does not accept writes (a network disk without its server?); the job "
+                f"continues, up to {size_text(KEEP_BYTES)} of output wait for the disk, and more is dropped",
                 False,
             )
 
@@ -262,23 +262,23 @@ class LogWriterClient:
             return
         self._said = False
         left_out, self._left_out = self._left_out, Counter()
-        lost = "nothing is left out"
+        lost = "nothing was dropped"
         if left_out:
-            lost = f"{size_text(left_out.total())} of output were left out of {', '.join(sorted(left_out))}"
-        self._on_told(f"the log folder {self.path} takes writes again; {lost}", False)
+            lost = f"{size_text(left_out.total())} of output were dropped from {', '.join(sorted(left_out))}"
+        self._on_told(f"the log folder {self.path} accepts writes again; {lost}", False)
 
-    # To the process that writes.
+    # Orders to the process that writes.
 
     def _fits(self, order: AnyLogOrder) -> bool:
-        """Each start may have as much of the room as is still free: one that says much leaves some to the others."""
+        """Each start may use as much as is still free: one that writes much leaves room for the others."""
         return self._queued[_start(order)] + _size(order) <= KEEP_BYTES - self._kept
 
     def _keep(self, order: AnyLogOrder, sign: int) -> None:
-        """Count an order that begins (1) or ceases (-1) to wait in the queue."""
+        """Count an order that enters (1) or leaves (-1) the queue."""
         self._kept += sign * _size(order)
         self._queued[_start(order)] += sign * _size(order)
         if not self._queued[_start(order)]:
-            del self._queued[_start(order)]  # A job that lives for months has many starts.
+            del self._queued[_start(order)]  # A job that runs for months has many starts.
 
     def _send(self, order: AnyLogOrder) -> None:
         """Send an order, as far as there is room for it."""
@@ -289,13 +289,13 @@ class LogWriterClient:
         self._send_rest()
 
     def _send_rest(self) -> None:
-        """Send what is left of an order; the process knows of its start once it has all of it."""
+        """Send the rest of an order; the process acts on an order once it has received all of it."""
         try:
             self._rest = self._rest[os.write(self._orders, self._rest) :]
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            return  # It is gone, which `_on_answers` is told.
+            return  # It has exited, which `_on_answers` detects.
         if not self._rest and self._sending is not None:
             match self._sending:
                 case OpenLog() as begin:
@@ -310,7 +310,7 @@ class LogWriterClient:
                 self._loop.remove_writer(self._orders)
 
     def _send_more(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send the queue, as far as there is room."""
         if self._rest:
             self._send_rest()
         while self._queue and not self._rest:
@@ -320,7 +320,7 @@ class LogWriterClient:
         self._resume()
 
     def _more_than(self, size: int) -> bool:
-        """Tell whether the disk goes on, and so much and more is on its way."""
+        """Return whether the disk makes progress, and more than `size` bytes are in transit."""
         goes_on = not self._still and self._instead is None
         return goes_on and (bool(self._queue) or self._on_its_way_bytes > size)
 
@@ -332,15 +332,15 @@ class LogWriterClient:
 
 
 def _text_bytes(order: AnyLogOrder) -> int:
-    """Bytes of the text that an order brings."""
+    """Return the bytes of the text that an order has."""
     return len(order.data if isinstance(order, WriteChunk) else order.line if isinstance(order, AppendShared) else b"")
 
 
 def _size(order: AnyLogOrder) -> int:
-    """Bytes that an order counts."""
+    """Return the bytes that an order counts."""
     return ORDER_BYTES + _text_bytes(order)
 
 
 def _start(order: AnyLogOrder) -> int:
-    """The start whose share of the room an order takes; 0 is the agent."""
+    """Return the start whose share of the room an order takes; 0 is the agent."""
     return order.start if isinstance(order, WriteChunk) else 0

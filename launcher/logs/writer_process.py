@@ -32,17 +32,17 @@ from launcher.system.descriptors import ready, widen_pipe
 from launcher.system.processes import fork
 
 PIPE_BYTES: Final = 1 << 20
-"""Room in the pipe of orders: with the usual 64 kB an agent whose workers write much would be woken for each piece."""
+"""Capacity of the pipe of orders: with the usual 64 kB an agent with much output would be woken for each piece."""
 START_LIMIT_S: Final = 10.0
-"""So long a folder may take to show that it can be written."""
+"""How long a directory may take to prove that it is writable."""
 CLOSE_LIMIT_S: Final = 5.0
-"""So long the end of an agent waits for a disk that does nothing."""
+"""How long an exiting agent waits for a disk that does nothing."""
 CLOSE_MAX_S: Final = 30.0
-"""The same for one that goes on and is slow."""
+"""How long an exiting agent waits for a disk that makes progress but is slow."""
 HURRY_LIMIT_S: Final = 0.5
-"""The same for any after a second signal."""
+"""How long an exiting agent waits for any disk after a second signal."""
 LEAVE_LIMIT_S: Final = 1.0
-"""So long the process may take to end when all is written."""
+"""How long the process may take to exit once everything is written."""
 READ_BYTES: Final = 1 << 16
 
 
@@ -57,9 +57,9 @@ class WriterProcess:
         consoles: Sequence[ConsoleFile] = (),
         notice: Callable[[str], bytes] = notice_line(None),  # noqa: B008  # It is a function.
     ) -> None:
-        """Start it. No thread may run yet. Raises `ConfigError` if there can be no process.
+        """Start it. No thread may run yet. Raises `ConfigError` if it cannot be started.
 
-        `hold` takes the folder that is `named`, in that process. The others: see `launcher.logs.writer.serve`.
+        `hold` takes the directory that is `named`, in that process. The others: see `launcher.logs.writer.serve`.
         """
         self._named = named
         orders, self.orders = os.pipe()
@@ -76,10 +76,10 @@ class WriterProcess:
             os.close(end)
 
     def held(self) -> LogFolderReady:
-        """Wait until it holds the folder. Raises `ConfigError` if the folder is not good, or does not answer."""
+        """Wait until it holds the directory. Raises `ConfigError` if that is not writable, or does not respond."""
         why = (
-            f"--log_dir {self._named} has not answered for {START_LIMIT_S:g} s (a network disk without its server?); "
-            "mend it, or name another folder"
+            f"--log-dir {self._named} has not responded for {START_LIMIT_S:g} s (a network disk without its server?); "
+            "repair it, or choose another folder"
         )
         frames, until_s = LogFrameReader(), time.monotonic() + START_LIMIT_S
         answers: list[AnyLogAnswer] = []
@@ -93,12 +93,12 @@ class WriterProcess:
             case [LogFolderRejected(why=refused), *_]:
                 why = bytes_text(refused)
             case [LogNotice(text=said), *_]:
-                why = f"--log_dir {self._named} cannot be used: {bytes_text(said)}"
+                why = f"cannot use --log-dir {self._named}: {bytes_text(said)}"
         self.hang_up()
         raise ConfigError(why)
 
     def hang_up(self) -> None:
-        """Order nothing more."""
+        """Send no further orders."""
         os.close(self.orders)
         os.close(self.answers)
 

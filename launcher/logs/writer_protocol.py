@@ -1,7 +1,7 @@
-"""What an agent has written into its log folder: orders to whoever writes (`launcher.logs.writer`), and its answers.
+"""The orders of an agent to the writer of its log directory (`launcher.logs.writer`), and the answers.
 
-Between the agent and the process that writes they are MessagePack behind their length. Paths and lines are bytes: the
-name of a folder need not be text.
+Between the agent and the process that writes they are MessagePack after their length. Paths and lines are bytes: the
+name of a directory need not be text.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 FLOW_BYTES: Final = 3 << 19
-"""So much may be on its way to a disk that goes on."""
+"""The largest number of bytes in transit to a disk that makes progress."""
 KEEP_BYTES: Final = 16_000_000
-"""So much is kept for a disk that stands still."""
+"""Bytes that are kept for a stalled disk."""
 STILL_S: Final = 1.0
-"""A disk that has done nothing for so long stands still."""
+"""A disk that has done nothing for this time is stalled."""
 
 
 class LogOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -26,7 +26,7 @@ class LogOrder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogLimits(msgspec.Struct, frozen=True, array_like=True):
-    """What the files of one log may take together, None: without end; so many `older` ones are set aside."""
+    """What the files of one log may take together, None: no limit; `older` rotated ones are kept."""
 
     bytes_max: int | None = None
     older: int = 1
@@ -36,7 +36,7 @@ UNBOUND: Final = LogLimits()
 
 
 class OpenLog(LogOrder, frozen=True, tag="Begin"):
-    """A worker starts: open its log and write the header. `start` is its number in the orders that follow."""
+    """Open the log of a worker that starts, and write the header. `start` is its number in the orders that follow."""
 
     start: int
     path: bytes
@@ -45,7 +45,7 @@ class OpenLog(LogOrder, frozen=True, tag="Begin"):
 
 
 class WriteChunk(LogOrder, frozen=True, tag="Wrote"):
-    """A worker wrote `data`; `missing` bytes before it were left out."""
+    """A worker wrote `data`; `missing` bytes before it were dropped."""
 
     start: int
     data: bytes
@@ -53,7 +53,7 @@ class WriteChunk(LogOrder, frozen=True, tag="Wrote"):
 
 
 class WriteLine(LogOrder, frozen=True, tag="Line"):
-    """A line of ours, for the log of a worker; `missing` as in `WriteChunk`."""
+    """A line of the launcher, for the log of a worker; `missing` as in `WriteChunk`."""
 
     start: int
     text: bytes
@@ -61,14 +61,14 @@ class WriteLine(LogOrder, frozen=True, tag="Line"):
 
 
 class CloseLog(LogOrder, frozen=True, tag="End"):
-    """Nothing more comes of this start; `missing` as in `WriteChunk`."""
+    """The end of this start; `missing` as in `WriteChunk`."""
 
     start: int
     missing: int = 0
 
 
 class AppendClosed(LogOrder, frozen=True, tag="Amend"):
-    """A line of ours for a log that is closed already."""
+    """A line of the launcher for a log that is closed already."""
 
     path: bytes
     text: bytes
@@ -104,7 +104,7 @@ AnyLogOrder = (
 
 
 class LogFolderReady(msgspec.Struct, frozen=True, array_like=True, tag="Held"):
-    """The folder is good, and `path` is where it is. `notes` and `warning` are lines for people."""
+    """The directory is writable, and `path` is its place. `notes` and `warning` are messages for users."""
 
     path: bytes
     notes: tuple[bytes, ...]
@@ -112,19 +112,19 @@ class LogFolderReady(msgspec.Struct, frozen=True, array_like=True, tag="Held"):
 
 
 class LogFolderRejected(msgspec.Struct, frozen=True, array_like=True, tag="Refused"):
-    """The folder cannot be used."""
+    """The directory cannot be used."""
 
     why: bytes
 
 
 class LogAck(msgspec.Struct, frozen=True, array_like=True, tag="Done"):
-    """So many orders are done in all."""
+    """The total number of orders that are done."""
 
     orders: int
 
 
 class LogNotice(msgspec.Struct, frozen=True, array_like=True, tag="Told"):
-    """Something that people should hear; `quietly` for those who ask."""
+    """A message for users; if `quietly`, only `--verbose` shows it."""
 
     text: bytes
     quietly: bool = False
@@ -139,7 +139,7 @@ _answer: Final = msgspec.msgpack.Decoder(AnyLogAnswer)
 
 
 def packed(message: AnyLogOrder | AnyLogAnswer) -> bytearray:
-    """A message behind its length."""
+    """Return a message after its length."""
     frame = bytearray(LENGTH_BYTES)
     _encoder.encode_into(message, frame, LENGTH_BYTES)
     frame[:LENGTH_BYTES] = (len(frame) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big")
@@ -147,18 +147,18 @@ def packed(message: AnyLogOrder | AnyLogAnswer) -> bytearray:
 
 
 class LogFrameReader:
-    """Cuts what comes into messages."""
+    """Cuts received bytes into messages."""
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Start empty."""
         self._rest = b""
 
     def orders(self, data: bytes) -> list[AnyLogOrder]:
-        """The orders that `data` completes."""
+        """Return the orders that `data` completes."""
         return [_order.decode(frame) for frame in self._cut(data)]
 
     def answers(self, data: bytes) -> list[AnyLogAnswer]:
-        """The answers that `data` completes."""
+        """Return the answers that `data` completes."""
         return [_answer.decode(frame) for frame in self._cut(data)]
 
     def _cut(self, data: bytes) -> Iterator[memoryview]:
@@ -173,20 +173,20 @@ class LogFrameReader:
 
 
 def text_bytes(text: str) -> bytes:
-    """A line as bytes; the name of a folder in it that is no text stays as it is."""
+    """Return a line as bytes; the name of a directory in it that is no text stays unchanged."""
     return text.encode(errors="surrogateescape")
 
 
 def bytes_text(data: bytes) -> str:
-    """The line again."""
+    """Return the line again."""
     return data.decode(errors="surrogateescape")
 
 
 def path_bytes(path: Path) -> bytes:
-    """A path as bytes."""
+    """Return a path as bytes."""
     return os.fsencode(path)
 
 
 def bytes_path(data: bytes) -> Path:
-    """The path again."""
+    """Return the path again."""
     return Path(os.fsdecode(data))

@@ -1,12 +1,12 @@
 """Every metric of an agent: one table, from which the page of metrics, its documentation and its tests are made (pure).
 
-Names follow Prometheus: base units, `_total` of what only grows, `_info` of what is a text. Every sample has the label
-`job_id`: it never changes while an agent lives, and it is what a question begins with. What else tells agents apart
-(node, host, versions) stands in `elastic_launch_info` alone: a node has a new id each time that its agent is started,
-and a label of it on every sample would begin all series anew.
+Names follow Prometheus: base units, `_total` for counters, `_info` for texts. Every sample has the label `job_id`: it
+never changes while an agent runs, and queries start with it. Everything else that tells agents apart (node, host,
+versions) is in `elastic_launch_info` alone: a node has a new ID each time that its agent is started, and such a label
+on every sample would restart all series.
 
-A sample that is not known is left out, and never 0; what is counted is there from the first moment on, because
-Prometheus does not see a counter grow that begins with 1.
+An unknown sample is left out, and never 0; counters exist from the first moment on, because Prometheus does not see a
+counter grow that begins with 1.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ WORKER_LABELS: Final[Mapping[WorkerState, str]] = {
     WorkerState.STOPPING: "stopping",
     WorkerState.EXITED: "ended",
 }
-"""The label `state` of `elastic_launch_workers`, from what a worker does."""
+"""The label `state` of `elastic_launch_workers`, from the state of a worker."""
 
 
 class MetricKind(StrEnum):
-    """What Prometheus calls the types."""
+    """The types of Prometheus."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -56,9 +56,9 @@ Read = Callable[[Readings], Value | Mapping[tuple[str, ...], Value] | None]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row. `labels` are those beside `job_id`; `buckets` are upper bounds, of a histogram.
+    """One row. `labels` are those in addition to `job_id`; `buckets` are upper bounds, of a histogram.
 
-    `read` gives its value, or one for each of the values of its labels; None if that is not known.
+    `read` returns its value, or one for each of the values of its labels; None if that is not known.
     """
 
     name: str
@@ -70,11 +70,11 @@ class Metric:
 
     @property
     def full(self) -> str:
-        """The name as it is asked for; a histogram's ends in `_bucket`, `_sum` or `_count` besides."""
+        """The name in a query; that of a histogram also ends in `_bucket`, `_sum` or `_count`."""
         return PREFIX + self.name
 
     def samples(self, readings: Readings) -> Mapping[tuple[str, ...], Value]:
-        """Its values, by those of its labels; none if nothing is known."""
+        """Return its values, by those of its labels; none if nothing is known."""
         found = self.read(readings)
         return found if isinstance(found, Mapping) else {} if found is None else {(): found}
 
@@ -99,7 +99,7 @@ METRICS: Final = (
     Metric(
         "info",
         MetricKind.INFO,
-        "Who this agent is: its node, host, and the versions of launcher, Python and torch; always 1",
+        "The identity of this agent: its node, host, and the versions of launcher, Python and torch; always 1",
         _info,
         ("node", "host", "launcher", "python", "torch"),
     ),
@@ -115,63 +115,63 @@ METRICS: Final = (
         lambda r: r.generation.world_size if r.generation else None,
     ),
     _gauge("members", "Nodes of the newest generation", lambda r: len(r.generation.members) if r.generation else None),
-    _gauge("np_min", "So few nodes are enough for the job to go on", lambda r: r.spec.np.low if r.spec else None),
+    _gauge("np_min", "Minimum number of nodes of the job", lambda r: r.spec.np.low if r.spec else None),
     _gauge(
         "np_max",
-        "So many nodes the job grows to; absent where it takes in every node that joins (--np N+)",
+        "Maximum number of nodes of the job; absent if it admits every node that joins (--np N+)",
         lambda r: r.spec.np.high if r.spec and not r.spec.np.unlimited else None,
     ),
     _gauge(
         "m_id",
-        "The place of this node in the newest generation; absent of a spare",
+        "The node rank (M_id) of this node in the newest generation; absent of a spare",
         lambda r: r.generation.index(r.facts.me.node) if r.facts and r.generation else None,
     ),
     _gauge(
         "state",
-        "1 for the state in which this node is, 0 for each other one",
+        "1 for the present state of this node, 0 for each other one",
         lambda r: {(phase,): phase is r.facts.phase for phase in Phase} if r.facts else None,
         "state",
     ),
     _gauge(
         "workers",
-        "Workers of this node by what they do",
+        "Workers of this node by state",
         lambda r: {(label,): count for label, count in r.workers.items()},
         "state",
     ),
     # restarts
     _counter(
         "restarts_total",
-        "Generations made after the first one, or seats started anew, since this agent came",
+        "Generations after the first one, or new starts of tasks, since this agent started",
         lambda r: {(why,): count for why, count in r.counted.restarts.items()},
         "why",
     ),
     _gauge(
         "restarts_charged",
-        "Restarts that the job has paid for, of --max_restarts",
+        "Restarts of the job that count against --max-restarts",
         lambda r: r.budget.charged if r.budget else None,
     ),
     _gauge(
         "restarts_max",
-        "Restarts that the job may pay for (--max_restarts)",
+        "Restart budget of the job (--max-restarts)",
         lambda r: r.spec.restarts_max if r.spec else None,
     ),
     _gauge(
-        "fruitless_failures",
-        "Failures in a row without progress, of the whole job; ten end it",
-        lambda r: r.budget.fruitless if r.budget else None,
+        "consecutive_failures",
+        "Consecutive failures of the whole job without progress; ten end it",
+        lambda r: r.budget.consecutive_failures if r.budget else None,
     ),
     # recoveries
     Metric(
         "recovery_seconds",
         MetricKind.HISTOGRAM,
-        "How long recoveries took as this node saw them, to its first step",
+        "Length of recoveries as this node observed them, to its first step",
         lambda r: r.counted.recoveries,
         buckets=RECOVERY_BUCKETS,
     ),
     Metric(
         "recovery_phase_seconds",
         MetricKind.HISTOGRAM,
-        "Where the time of recoveries went on this node",
+        "Length of each phase of the recoveries on this node",
         lambda r: {(phase,): lengths for phase, lengths in r.counted.phases.items()},
         ("phase",),
         PHASE_BUCKETS,
@@ -185,10 +185,10 @@ METRICS: Final = (
     _gauge("step", "The newest step that this node's workers have reported", lambda r: r.counted.meter.step),
     _counter(
         "steps_total",
-        "Steps that this node's workers have reported, those made again included",
+        "Steps that this node's workers have reported, repeated ones included",
         lambda r: r.counted.meter.steps,
     ),
-    _counter("steps_again_total", "Steps that were made again after a recovery", lambda r: r.counted.meter.steps_again),
+    _counter("steps_again_total", "Steps that were repeated after a recovery", lambda r: r.counted.meter.steps_again),
     _gauge(
         "steps_per_second",
         "The rate of steps in the last 30 s, 0 if the next is late; absent while nothing runs",
@@ -196,14 +196,14 @@ METRICS: Final = (
     ),
     _gauge(
         "last_step_age_seconds",
-        "Since the last step was reported; absent before the first",
+        "Time since the last reported step; absent before the first",
         lambda r: r.since(r.counted.meter.stepped_at),
     ),
     _gauge("loss", "The loss as the script last reported it; NaN if it was not finite", lambda r: r.counted.loss),
     # goodput
     _gauge(
         "goodput_ratio",
-        "The share of this agent's life in which steps were made that count (docs/metrics.md)",
+        "Share of this agent's lifetime in which steps were made that count (docs/guides/metrics.md)",
         lambda r: r.goodput.goodput,
     ),
     _counter(
@@ -211,65 +211,65 @@ METRICS: Final = (
         "Time in which this node made steps that count",
         lambda r: r.goodput.productive_s,
     ),
-    _counter("again_seconds_total", "Time in which this node made steps again", lambda r: r.goodput.again_s),
+    _counter("again_seconds_total", "Time in which this node repeated steps", lambda r: r.goodput.again_s),
     _counter(
         "clock_seconds_total",
-        "Time that passed for this node, without that in which it stood by as a spare",
+        "Time that passed for this node, except as a spare",
         lambda r: r.goodput.clock_s,
     ),
-    # the store
+    # etcd
     _gauge(
         "lease_age_seconds",
-        "Since the last refresh of this node's lease was sent that the store answered",
+        "Time since the last renewal of this node's lease was sent that etcd answered",
         lambda r: r.since(r.lease.refreshed_at) if r.lease else None,
     ),
     _gauge(
         "lease_ttl_seconds",
-        "A lease that is not refreshed for so long ends",
+        "TTL of the lease: it expires if it is not renewed for this long",
         lambda r: r.lease.ttl_s if r.lease else None,
     ),
     _gauge(
-        "right_seconds",
-        "So long this node may run workers if nothing is heard any more; absent without workers",
+        "lease_remaining_seconds",
+        "How long this node may run workers without another answer from etcd or a node; absent without workers",
         lambda r: r.until(r.limit.until()) if r.limit else None,
     ),
     _gauge(
-        "right_at_most_seconds",
-        "The same if the store stays silent, whatever other nodes grant",
+        "lease_remaining_max_seconds",
+        "The same if etcd stays silent, whatever other nodes grant",
         lambda r: r.until(r.limit.refreshed_at + r.limit.ttl_s + r.limit.outage_limit_s) if r.limit else None,
     ),
-    _gauge("store_silence_seconds", "Since the store last answered anything", lambda r: r.since(r.counted.answered_at)),
-    _counter("refresh_failures_total", "Refreshes of the lease that failed", lambda r: r.counted.refresh_failures),
+    _gauge("store_silence_seconds", "Time since etcd last answered", lambda r: r.since(r.counted.answered_at)),
+    _counter("refresh_failures_total", "Failed renewals of the lease", lambda r: r.counted.refresh_failures),
     _counter("lease_losses_total", "Leases of this node that were lost", lambda r: r.counted.lease_losses),
     _counter(
         "events_dropped_total",
-        "Events that did not get into the job's history: too many at once",
+        "Events that were not written to the job's history, because there were too many at once",
         lambda r: r.events_dropped,
     ),
     # silent nodes
     _counter(
         "suspicions_total",
-        "Nodes that this node suspected because they sent nothing for --silence_timeout",
+        "Nodes that this node suspected because they sent nothing for --silence-timeout",
         lambda r: r.counted.silences[SilenceStep.SUSPECTED],
     ),
     _counter(
         "suspicions_cleared_total",
-        "Suspicions that ended because the node sent something or another node reached it",
+        "Suspicions that ended because the node sent something or another node could connect to it",
         lambda r: r.counted.silences[SilenceStep.CLEARED],
     ),
     _counter(
         "evictions_total",
-        "Nodes that this node, as the leader, evicted because their silence was confirmed",
+        "Nodes that this node, as the leader, evicted after their silence was confirmed",
         lambda r: r.counted.silences[SilenceStep.EVICTED],
     ),
     # logs
     _counter(
         "log_dropped_bytes_total",
-        "Bytes of logs that were left out because the disk took nothing",
+        "Bytes of logs that were dropped because the disk was stalled",
         lambda r: r.log_dropped_bytes,
     ),
 )
-"""Every metric, in the order of the page, but for those of the process, which are prometheus_client's own."""
+"""Every metric, in the order of the page, except those of the process, which are prometheus_client's own."""
 
 PROCESS: Final = (
     "process_virtual_memory_bytes",
@@ -279,4 +279,4 @@ PROCESS: Final = (
     "process_open_fds",
     "process_max_fds",
 )
-"""Of the agent's own process; they have no label."""
+"""Metrics of the agent's own process; they have no label."""

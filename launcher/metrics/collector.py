@@ -1,7 +1,7 @@
-"""What the metrics of one agent are made of: noted while things happen, summed up when somebody asks (pure).
+"""The data behind the metrics of one agent: recorded while things happen, summed up for each query (pure).
 
-Only what is counted is noted at once, and that costs little; everything else is read from what the agent knows in the
-moment of the question. Moments are seconds of the agent's clock.
+Only counters are recorded at once, and that costs little; everything else is read from the agent's state at the moment
+of the query. Moments are seconds of the agent's clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from launcher.workers.reports.step_rate import StepRate
 LOSS: Final = "loss"
 """The loss, among the numbers that a script reports."""
 RATE_WINDOW_S: Final = 30.0
-"""The rate of steps is that of the last reports, not older than this, but of two at least."""
+"""The rate of steps is that of the last reports, not older than this, but of at least two."""
 
 RECOVERY_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 PHASE_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0)
@@ -54,18 +54,18 @@ class DurationHistogram:
     sum_s: float = 0.0
 
     def add(self, length: float) -> None:
-        """One more."""
+        """Add a length."""
         self.counts[bisect_left(self.buckets, length)] += 1
         self.sum_s += length
 
     @property
     def cumulative(self) -> list[int]:
-        """How many were at most as long as each bound, and in all."""
+        """Return how many were at most as long as each bound, and the total number."""
         return list(accumulate(self.counts[at] for at in range(len(self.buckets) + 1)))
 
 
 class MetricsCollector:
-    """One agent's, over its life."""
+    """The counters of one agent, over its life."""
 
     def __init__(self, began: float) -> None:
         """`began`: when this agent was started."""
@@ -84,10 +84,10 @@ class MetricsCollector:
         self.refresh_failures = 0
         self.silences = Counter[SilenceStep](dict.fromkeys(SilenceStep, 0))
 
-    # --- what happens ---------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def observe(self, facts: AgentState, event: Event, actions: Sequence[Action], arrived: float) -> None:
-        """Note an event that came at `arrived`, and what the core asked for."""
+        """Note an event that arrived at `arrived`, and the actions of the core."""
         match event:
             case WorkerExited() if event.exit.code and event.own and event.g == facts.workers.g:
                 self._stopped(event.g, arrived)
@@ -102,7 +102,7 @@ class MetricsCollector:
                 self.lease_losses += 1
         for action in actions:
             match action:
-                # Workers that are asked to leave in order make some steps more.
+                # Workers that are asked to exit gracefully complete some more steps.
                 case StopWorkers() if not (action.planned and self.meter.counts_steps):
                     self._stopped(action.g, arrived)
                 case NoteSilence():
@@ -111,7 +111,7 @@ class MetricsCollector:
         self.meter.aside(arrived, spare=is_spare(facts))
 
     def stepped(self, worker: int, step: int, numbers: Mapping[str, float | None], at: float) -> None:
-        """A worker of this node reported a step."""
+        """Note a step that a worker of this node reported."""
         if self.meter.stepped(worker, step, at):
             self.rate.reported(step, {}, at)
             if LOSS in numbers:
@@ -119,9 +119,9 @@ class MetricsCollector:
                 self.loss = nan if loss is None else loss
 
     def recovered(self, recovery: Recovery) -> None:
-        """A recovery, or a first start, is over on this node."""
+        """Note that a recovery, or a first start, has finished on this node."""
         self.meter.back(recovery.began + recovery.total_s)
-        if self._ended is not None and self._ended[0] == recovery.g:  # It is told late: the next change has come.
+        if self._ended is not None and self._ended[0] == recovery.g:  # It is reported late, after the next change.
             self.meter.stopped(self._ended[1])
         if recovery.start:
             self.start_s = recovery.total_s
@@ -131,7 +131,7 @@ class MetricsCollector:
             self.phases[mark].add(length)
 
     def refresh_failed(self, _: StoreError) -> None:
-        """A refresh of this node's lease has failed."""
+        """Note that a renewal of this node's lease has failed."""
         self.refresh_failures += 1
 
     def _stopped(self, g: int, at: float, *, well: bool = False) -> None:
@@ -170,11 +170,11 @@ class Readings:
         return self.counted.meter.sums(self.now)
 
     def since(self, at: float | None) -> float | None:
-        """Seconds from a moment until now; None if that is not known."""
+        """Return the seconds from a moment until now; None if it is not known."""
         return None if at is None else max(self.now - at, 0.0)
 
     def until(self, at: float) -> float:
-        """Seconds from now until a moment; 0 if it has passed."""
+        """Return the seconds from now until a moment; 0 if it has passed."""
         return max(at - self.now, 0.0)
 
     @property
@@ -189,25 +189,25 @@ class Readings:
 
     @property
     def budget(self) -> Budget | None:
-        """The restarts that are charged; None without a spec."""
+        """The restarts that count; None without a spec."""
         return self.facts.view.budget if self.facts is not None and self.spec is not None else None
 
     @property
     def lease(self) -> RunDeadline | None:
-        """What follows from the lease; None without one."""
+        """The deadline that follows from the lease; None without one."""
         held = self.facts.workers.run_deadline if self.facts is not None else None
         return held if held is not None and held.lease_held else None
 
     @property
     def limit(self) -> RunDeadline | None:
-        """The time that the workers may run; None without workers."""
+        """How long the workers may run; None without workers."""
         facts = self.facts
         runs = facts is not None and facts.phase in (Phase.RUNNING, Phase.STOPPING) and not facts.workers.gone
         return facts.workers.run_deadline if facts is not None and runs else None
 
 
 def is_spare(facts: AgentState) -> bool:
-    """Whether this node stands by while a world without it runs."""
+    """Return whether this node is a spare while a generation without it runs."""
     generation = facts.generation
     return (
         facts.phase is Phase.SPARE and generation is not None and facts.registration.registered and facts.member is None

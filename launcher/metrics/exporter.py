@@ -1,7 +1,7 @@
-"""What monitors see of an agent: /metrics for Prometheus, /healthz and /readyz, and what they are made of.
+"""The monitoring endpoints of an agent: /metrics for Prometheus, /healthz and /readyz, and their data.
 
-With `--metrics_port` an agent has one of these. It counts what happens, and works out the rest when it is asked. What
-goes wrong with it is one line: a monitor never ends training.
+With `--metrics-port` an agent has one of these. It counts events, and computes the rest for each query. An error in it
+is one line in the log: monitoring never ends training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METRICS, HEALTHZ, READYZ = "/metrics", "/healthz", "/readyz"
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
-    """What an agent knows now. `facts` are its core's, None before etcd is reached.
+    """The current state of an agent. `facts` are those of its core, None before etcd is reached.
 
     `waits`: why this node does not join, or what it waits for, "" if for nothing. `dropped` counts the events that its
     history left out.
@@ -47,7 +47,7 @@ class AgentReading:
 
 
 class MetricsExporter:
-    """One agent's. Nobody listens before `open`."""
+    """The exporter of one agent. It does not listen before `open`."""
 
     def __init__(
         self, job: JobSettings, out: NodeOutput, workers: WorkerGroup, agent_reading: Callable[[], AgentReading]
@@ -64,7 +64,7 @@ class MetricsExporter:
         self._complained = False
 
     def open(self, host: str, port: int) -> None:
-        """Listen there. A port that somebody else has is said in one line."""
+        """Listen at this address. A port that another process uses is reported in one line."""
         with frozen_imports.frozen_imports():  # An import needs file descriptors, and later there may be none.
             from launcher.metrics.exposition import MetricsPage
             from launcher.metrics.server import MetricsServer
@@ -74,36 +74,36 @@ class MetricsExporter:
         try:
             where = join_host_port(*server.listen(host, port))
         except OSError as error:
-            number = error.errno or 0  # Less than 0 of a name that is not known.
+            number = error.errno or 0  # Negative for a host name that is not known.
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
             self._agent_log.warning(_unusable(host, port, why))
-        except UnicodeError as error:  # It looks like a name and cannot be one.
+        except UnicodeError as error:  # It looks like a host name but cannot be one.
             self._agent_log.warning(_unusable(host, port, str(error)))
         else:
             self._server = server
-            self._agent_log.info(f"monitors find this node at http://{where}{METRICS}, {HEALTHZ} and {READYZ}")
+            self._agent_log.info(f"metrics: http://{where}{METRICS} (health: {HEALTHZ}, {READYZ})")
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             await self._server.close()
 
     def _complain(self, text: str) -> None:
-        """Say once that a page cannot be made; a monitor asks again and again."""
+        """Log once that a page cannot be generated, because a monitoring system repeats its request."""
         if not self._complained:
             self._complained = True
             self._agent_log.warning(text)
 
-    # --- what the agent tells -------------------------------------------------------------------------------------
+    # --- messages of workers --------------------------------------------------------------------------------------
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Note what a worker says."""
+        """Note a message of a worker."""
         if isinstance(message, Progress):
             now = boottime()
             at = min(message.at, now) if message.at > 0 else now
             self.collector.stepped(heard.local_rank, message.step, message.metrics, at)
 
-    # --- what it answers ------------------------------------------------------------------------------------------
+    # --- answers --------------------------------------------------------------------------------------------------
 
     def _answer(self, path: str, accept: str) -> HttpReply | None:
         from launcher.metrics.server import text_reply
@@ -129,6 +129,6 @@ class MetricsExporter:
 
 def _unusable(host: str, port: int, why: str) -> str:
     return (
-        f"--metrics_port {join_host_port(host, port)} cannot be used ({why}): this node goes on without metrics; "
-        "name a free port of an address of this machine"
+        f"cannot use --metrics-port {join_host_port(host, port)} ({why}): this node continues without metrics; "
+        "choose a free port of an address of this host"
     )

@@ -1,6 +1,6 @@
-"""The page of metrics: `launcher.metrics.catalog` in the words of Prometheus, in text or as OpenMetrics.
+"""The page of metrics: `launcher.metrics.catalog` in the formats of Prometheus, as text or as OpenMetrics.
 
-`prometheus_client` is imported here, and so only by an agent with `--metrics_port`.
+`prometheus_client` is imported here, and so only by an agent with `--metrics-port`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from launcher.metrics.collector import DurationHistogram, Readings
 from launcher.metrics.server import HttpReply
 
 FRESH_S: Final = 0.2
-"""To make a page takes some milliseconds, and there may be somebody who asks without end."""
+"""Seconds for which a page is reused: it takes some milliseconds, and a client may query in a tight loop."""
 
 VERSIONS: Final = ("0.0.1", "0.0.4", "1.0.0")
-"""Of OpenMetrics and of Prometheus' text. Who asks for another one gets text."""
+"""Versions of OpenMetrics and of Prometheus' text format. A client that requests another one gets text."""
 
 
 class MetricsPage(Collector):
-    """The registry of one agent, and its collector: one family for each row of the table of which anything is known.
+    """The registry of one agent, and its collector: one family for each row of the table that has samples.
 
-    A page serves whoever asks for the same within `FRESH_S`.
+    A page serves all clients that ask for the same format within `FRESH_S`.
     """
 
     def __init__(self, job_id: str, read: Callable[[], Readings]) -> None:
-        """`read` is asked for each page that is made."""
+        """`read` is called for each page that is made."""
         self._job_id = job_id
         self._read = read
         self._made: dict[str, tuple[float, HttpReply]] = {}
@@ -48,19 +48,19 @@ class MetricsPage(Collector):
         ProcessCollector(registry=self._registry)
 
     def page(self, accept: str, now: float) -> HttpReply:
-        """The page in the form that the header `Accept` asks for; text if it asks for none."""
+        """Return the page in the format that the header `Accept` names; text if it names none."""
         encode, content_type = choose_encoder(_understood(accept))
-        made = self._made.get(content_type)  # There are only some of them, whatever the header says.
+        made = self._made.get(content_type)  # Few content types exist, whatever the header lists.
         if made is None or now >= made[0] + FRESH_S:
             made = self._made[content_type] = now, HttpReply(200, content_type, encode(self._registry))
         return made[1]
 
     def describe(self) -> list[Metric]:
-        """So that nothing is asked when it is registered."""
+        """Return nothing, so that registration needs no data."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every family."""
+        """Yield every family."""
         readings = self._read()
         for row in METRICS:
             if samples := row.samples(readings):
@@ -87,7 +87,7 @@ class MetricsPage(Collector):
 
 
 def _understood(accept: str) -> str:
-    """What of the header names a version that there is. prometheus_client reads any as a number, and sends it back."""
+    """Return the known versions of the header. prometheus_client reads any as a number, and sends it back."""
     return ",".join(
         one
         for one in accept.split(",")

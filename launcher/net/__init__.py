@@ -1,1 +1,1 @@
-"""Addresses, ports, sockets and HTTP servers. Knows nothing of jobs."""
+"""Addresses, ports, sockets and HTTP servers. Independent of jobs."""

@@ -1,6 +1,6 @@
-"""Takes connections from a listening socket, and pauses while this process has no file descriptor for the next one.
+"""Accepts connections from a listening socket, and pauses while this process has no file descriptor for the next one.
 
-asyncio's own server logs a traceback for each connection that it cannot take then, up to 100 of them in a second.
+asyncio's own server logs a traceback for each connection that it cannot accept then, up to 100 per second.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 OUT_OF: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""What the kernel says when a process, or the machine, has no descriptor or memory for another connection."""
+"""The errors if a process, or the host, has no descriptor or memory for another connection."""
 
 
 class Acceptor:
-    """Hands each connection to `take`, which owns it, until `close`."""
+    """Passes each connection to `take`, which owns it, until `close`."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class Acceptor:
         pause_s: float,
         spare: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`listener` does not block, and is closed with this.
+        """Take a non-blocking `listener`, which `close` closes.
 
-        When a connection waits, `room` says how many may be taken in this round of the loop. When there is no
+        When a connection waits, `room` returns how many may be accepted in this iteration of the loop. Without a
         descriptor for it, `spare` may free one and return True. Without room or a descriptor, accepting pauses.
         """
         self._loop = asyncio.get_running_loop()
@@ -42,7 +42,7 @@ class Acceptor:
         self._resume()
 
     def close(self) -> None:
-        """Listen no more. May be called again."""
+        """Stop listening. May be called again."""
         if self._listener.fileno() < 0:
             return
         if self._pause is not None:
@@ -59,9 +59,9 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno not in OUT_OF:
-                    taken += 1  # This one connection was over before it was taken.
+                    taken += 1  # This connection was closed before it was accepted.
                 elif taken:
-                    return  # The kernel says so too when no connection waits; the next round knows.
+                    return  # The kernel reports this also if no connection waits.
                 elif not self._spare():
                     break
                 continue

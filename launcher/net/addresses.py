@@ -1,7 +1,7 @@
-"""Addresses: which one this node tells the others, whose interface it is, and whether it is a container's own.
+"""The addresses of this host: which one the node advertises, its interface, and whether it is local to a container.
 
-No address is found by looking a name up backwards, which gives 127.0.1.1 on many machines. The address that reaches
-the store is the one that others reach.
+No address comes from a lookup of the host's own name, which gives 127.0.1.1 on many hosts. Other nodes can connect to
+the address with which this host connects to the store.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from elastic.errors import ConfigError, StoreUnavailable
 from launcher.net.endpoints import as_ip, bare_host, check_host, join_host_port, parse_endpoint
 
 CANDIDATES_MAX = 8
-"""How many addresses of this machine a message names."""
+"""Maximum number of addresses that a message names."""
 
 LOOPBACK = "127.0.0.1"
 
 ANY_PORT = 9
-"""Nothing is sent there: the kernel is only asked for the way."""
+"""A port for route lookups in the kernel. No packet is sent to it."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 DOCKER_BRIDGE = ipaddress.ip_network("172.17.0.0/16")
-"""The network of docker's default bridge: an address in it is known on one machine alone."""
+"""The network of docker's default bridge: its addresses are valid only on one host."""
 MARKS = (".dockerenv", "run/.containerenv")
 """Files that docker and podman put into every container."""
 WORDS = ("/docker", "/kubepods", "/containerd", "/libpod", "/lxc")
@@ -35,20 +35,20 @@ WORDS = ("/docker", "/kubepods", "/containerd", "/libpod", "/lxc")
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether every address of `host` is one of this machine alone. A name that does not resolve is not."""
+    """Return whether every address of `host` is a loopback address; False for a name that does not resolve."""
     found = resolve(host)
     return bool(found) and all(address.is_loopback for address in found)
 
 
 def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[str], nic: str = "") -> str:
-    """The address under which the other nodes reach this one.
+    """Return the address that this node advertises to the others.
 
     It is `host_flag` (`Config.host`), else POD_IP, else the address of the interface `nic`, else the local end of the
-    route to the store (a UDP socket is connected; nothing is sent). With a store on the loopback interface all nodes
-    are on this machine, and the answer is 127.0.0.1.
+    route to the store (from a connected UDP socket; nothing is sent). With a store on the loopback interface all nodes
+    are on this host, and the address is 127.0.0.1.
 
-    Raises `ConfigError` when the address cannot be used by others, naming the addresses that could be, and
-    `StoreUnavailable` when there is no route to any endpoint, or when their names have no address (yet).
+    Raises `ConfigError` if others cannot connect to the address, with the usable ones, and `StoreUnavailable` without a
+    route to any endpoint, or if their names do not resolve (yet).
     """
     servers = [parse_endpoint(endpoint) for endpoint in endpoints]
     given = bare_host(host_flag or environ.get("POD_IP", ""))
@@ -68,33 +68,33 @@ def advertised(host_flag: str, environ: Mapping[str, str], endpoints: Sequence[s
             return local_address
     if unknown := [host for host, _ in remote if not resolve(host)]:
         names = ", ".join(unknown)
-        raise StoreUnavailable(f"this machine finds no address for {names}; check the spelling, DNS and /etc/hosts")
+        raise StoreUnavailable(f"this host cannot resolve {names}; check the spelling, DNS and /etc/hosts")
     names = ", ".join(join_host_port(host, port) for host, port in remote)
-    raise StoreUnavailable(f"no route to {names}; check the network, or name this node with --host")
+    raise StoreUnavailable(f"no route to {names}; check the network, or set the address of this node with --host")
 
 
 def source_of(host: str, environ: Mapping[str, str]) -> str:
-    """What named this node `host`: a variable or the flag."""
+    """Return the variable or flag that set `host`."""
     return next((name for name in ("POD_IP", "ELASTIC_HOST") if bare_host(environ.get(name, "")) == host), "--host")
 
 
 def interface(host: str) -> str | None:
-    """The network interface that owns an address of `host`, None if it is not one of this machine's."""
+    """Return the network interface that owns an address of `host`, None if this host has none."""
     return interface_of(resolve(host))
 
 
 def owned_by(interface: str | None) -> frozenset[Address]:
-    """Every address of this network interface now; "eth0:1" is a second address of eth0."""
+    """Return every current address of a network interface; "eth0:1" is a second address of eth0."""
     return frozenset(
         ip for name, ips in _interfaces().items() if interface in (name, name.partition(":")[0]) for ip in ips
     )
 
 
 def known_by(interface: str | None) -> frozenset[Address]:
-    """The addresses that tell this network interface from others, also when it has another name.
+    """Return the addresses that identify a network interface, even if its name changes.
 
-    Those of IPv6's own link (fe80::) do not: they are made of the card's MAC, which a VLAN or a bridge on the card has,
-    too. IPv4's (169.254.0.0/16) do only where there is nothing else.
+    IPv6 link-local addresses (fe80::) do not: they are derived from the MAC of the NIC, which a VLAN or a bridge on it
+    also has. IPv4 link-local addresses (169.254.0.0/16) count only if there are no others.
     """
     found = owned_by(interface)
     return frozenset(one for one in found if not one.is_link_local) or frozenset(
@@ -103,33 +103,32 @@ def known_by(interface: str | None) -> frozenset[Address]:
 
 
 def interface_now(interface: str | None, known: Collection[Address]) -> str | None:
-    """Where the interface with the addresses `known` is now.
+    """Return the current name of the interface with the addresses `known`.
 
-    It is the one of that name as long as that has one of them, and then the one that has come by one; if nobody has,
-    it is still `interface`.
+    It is `interface` while that has one of them, then the interface that has one now; if none has, `interface`.
     """
     return interface if owned_by(interface).intersection(known) else interface_of(known) or interface
 
 
 def interface_of(found: Iterable[Address]) -> str | None:
-    """The network interface that has one of these addresses now, None if there is none."""
+    """Return the network interface that has one of these addresses now, None if there is none."""
     wanted = set(found)
     return next((name.partition(":")[0] for name, ips in _interfaces().items() if wanted.intersection(ips)), None)
 
 
 def only_here(host: str, peers: Sequence[str]) -> bool:
-    """Tell whether `host`, and all hosts that it is to work with, are this machine alone.
+    """Return whether `host` and all its peers are this host.
 
-    A host with a loopback address at home may have a real one elsewhere (Debian's 127.0.1.1).
+    A name with a loopback address here may have another address on other hosts (Debian's 127.0.1.1).
     """
     return is_loopback(host) and all(map(is_loopback, peers))
 
 
 def interface_among(host: str, peers: Sequence[str]) -> str | None:
-    """The network interface with which `host`, this machine, works with `peers`; None if it is not known.
+    """Return the network interface that `host`, this host, uses for `peers`; None if unknown.
 
-    It is the one that owns its address. Where that is none, or reaches this machine alone while the peers are
-    elsewhere, it is the one on the way to the first of them that is.
+    It is the one that owns its address. If there is none, or a loopback interface while peers are on other hosts, it is
+    the interface of the route to the first of these.
     """
     owner = interface(host)
     if owner is not None and not is_loopback(host):
@@ -142,29 +141,29 @@ def interface_among(host: str, peers: Sequence[str]) -> str | None:
 
 
 def own_addresses() -> frozenset[Address]:
-    """Every address of this machine's interfaces."""
+    """Return every address of this host's interfaces."""
     return frozenset(ip for ips in _interfaces().values() for ip in ips)
 
 
 def nic_address(nic: str, endpoints: Sequence[str] = ()) -> str:
-    """The address of a network interface: IPv4 if it has one, unless every server is an IPv6 address.
+    """Return the address of a network interface: IPv4 if it has one, unless every server is an IPv6 address.
 
-    Raises `ConfigError` that lists the interfaces there are when this one is not there or has no address.
+    Raises `ConfigError` with a list of interfaces if this one does not exist or has no address.
     """
     owned = _interfaces()
     if nic not in owned:
-        raise ConfigError(f"--nic {nic}: there is no such interface here; use one of {_listed(owned)}")
+        raise ConfigError(f"--nic {nic}: no such interface on this host; use one of {_listed(owned)}")
     addresses = [ip for ip in owned[nic] if not ip.is_link_local]
     if not addresses:
         usable = {name: ips for name, ips in owned.items() if any(not ip.is_link_local for ip in ips)}
-        raise ConfigError(f"--nic {nic} has no address; is it up? Those that have one: {_listed(usable)}")
+        raise ConfigError(f"--nic {nic} has no address; is it up? Interfaces with an address: {_listed(usable)}")
     servers = [as_ip(parse_endpoint(endpoint)[0]) for endpoint in endpoints]
     version = 6 if servers and all(ip is not None and ip.version == 6 for ip in servers) else 4
     return str(next((ip for ip in addresses if ip.version == version), addresses[0]))
 
 
 def _interfaces() -> dict[str, list[Address]]:
-    """The addresses of every network interface of this machine."""
+    """Return the addresses of every network interface of this host."""
     return {
         name: [
             ipaddress.ip_address(address.address.partition("%")[0])
@@ -181,13 +180,13 @@ def _listed(owned: Mapping[str, Sequence[object]]) -> str:
 
 
 def candidates() -> tuple[str, ...]:
-    """The addresses of this machine that other machines may be able to use."""
+    """Return the addresses of this host to which other hosts may be able to connect."""
     usable = (ip for ips in _interfaces().values() for ip in ips if not (ip.is_loopback or ip.is_link_local))
     return tuple(map(str, usable))[:CANDIDATES_MAX]
 
 
 def in_container(root: Path = Path("/")) -> bool:
-    """Tell whether this process runs in a container, by what docker, podman and others leave there."""
+    """Return whether this process runs in a container, by the marks of docker, podman and others."""
     if any((root / mark).exists() for mark in MARKS):
         return True
     try:
@@ -198,9 +197,9 @@ def in_container(root: Path = Path("/")) -> bool:
 
 
 def bridge_hint(host: str, servers: Sequence[str], *, inside: bool) -> str:
-    """What to do about an address that only this machine knows; "" if there is nothing to do.
+    """Return the fix for an address that is valid only on this host; "" if none is needed.
 
-    `servers` are etcd's endpoints: with one of them on the same bridge, or on this machine, all is on this machine.
+    `servers` are etcd's endpoints: if one of them is on the same bridge, or on this host, all nodes are on this host.
     """
     ip = as_ip(host)
     if not inside or ip is None or ip not in DOCKER_BRIDGE or not servers:
@@ -208,9 +207,9 @@ def bridge_hint(host: str, servers: Sequence[str], *, inside: bool) -> str:
     if not all(_elsewhere(parse_endpoint(server)[0]) for server in servers):
         return ""
     return (
-        f"{host} is an address of docker's bridge, which other machines do not reach: start the container with "
-        "--network host; ports published with -p LOW-HIGH:LOW-HIGH, with --host ADDRESS_OF_THE_MACHINE "
-        "--port_range LOW:HIGH, do where workers use neither gloo nor NCCL"
+        f"{host} is an address of docker's bridge, to which other hosts cannot connect: start the container with "
+        "--network host; published ports (-p LOW-HIGH:LOW-HIGH, with --host ADDRESS_OF_THE_HOST "
+        "--port-range LOW:HIGH) are enough only if workers use neither gloo nor NCCL"
     )
 
 
@@ -226,22 +225,22 @@ def _check_usable(host: str, source: str, servers: Sequence[tuple[str, int]]) ->
         raise ConfigError(f"{source}: {error}") from error
     ip = as_ip(host)
     if ip is not None and (ip.is_unspecified or ip.is_multicast):
-        raise ConfigError(f"{source} {host} is not the address of one machine; {_hint()}")
+        raise ConfigError(f"{source} {host} is not the address of a single host; {_hint()}")
     remote = [server for server, _ in servers if not is_loopback(server)]
     if remote and is_loopback(host):
         raise ConfigError(
-            f"{source} {host} reaches only this machine, but the store {remote[0]} is elsewhere: "
+            f"{source} {host} is reachable only from this host, but etcd {remote[0]} is elsewhere: "
             f"other nodes could not connect; {_hint()}"
         )
 
 
 def _hint() -> str:
     found = candidates()
-    return f"use one of {', '.join(found)}" if found else "name an address of this machine that other nodes reach"
+    return f"use one of {', '.join(found)}" if found else "use an address of this host to which other nodes can connect"
 
 
 def resolve(host: str) -> tuple[Address, ...]:
-    """Every address of a name; none if it does not resolve."""
+    """Return every address of a name; none if it does not resolve."""
     ip = as_ip(host)
     if ip is not None:
         return (ip,)
@@ -253,7 +252,7 @@ def resolve(host: str) -> tuple[Address, ...]:
 
 
 def _route(host: str, port: int) -> str | None:
-    """The local address of the route to `host`, None if there is none."""
+    """Return the local address of the route to `host`, None without a route."""
     try:
         targets = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except (socket.gaierror, UnicodeError):

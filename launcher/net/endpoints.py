@@ -1,6 +1,6 @@
 """Endpoints and hosts as text (pure).
 
-An endpoint is never split at the first colon, so that IPv6 works everywhere.
+No function splits an endpoint at its first colon, so that IPv6 works everywhere.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from elastic._text import join_host_port as join_host_port
 
 PORT_MAX = 65535
 HOST_LENGTH_MAX = 253
-"""The longest name that DNS knows."""
+"""The longest name in DNS."""
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
 
 def parse_endpoint(text: str, *, example: int = 2379) -> tuple[str, int]:
-    """Read `host:port` or `[v6]:port`.
+    """Parse `host:port` or `[v6]:port`; return the host without brackets, and the port.
 
-    The host comes back without brackets. Raises ValueError with one clear sentence; where the port is missing it shows
-    how to write it, with the port `example`.
+    Raises ValueError with one sentence; if the port is missing, it shows the right form with the port `example`.
     """
     bracketed = re.fullmatch(r"\[([^\[\]]*)\]:([0-9]+)", text)
     plain = re.fullmatch(r"([^:\[\]]*):([0-9]+)", text)
@@ -45,7 +44,7 @@ def parse_endpoint(text: str, *, example: int = 2379) -> tuple[str, int]:
 
 
 def parse_host_port(text: str, *, example: int = 2379) -> tuple[str, int]:
-    """Read `host:port` as `parse_endpoint` does, or a host alone, with or without brackets: its port is 0."""
+    """Parse `host:port` as `parse_endpoint` does, or a host without a port, with or without brackets (port 0)."""
     bare = bare_host(text)
     if ":" in text and not is_v6(bare):
         return parse_endpoint(text, example=example)
@@ -54,7 +53,7 @@ def parse_host_port(text: str, *, example: int = 2379) -> tuple[str, int]:
 
 
 def check_host(host: str) -> None:
-    """Raise ValueError unless `host` is written like a name or an address."""
+    """Raise ValueError unless `host` is a valid name or address."""
     if not host:
         raise ValueError("the host is missing")
     if not is_v6(host) and (len(host) > HOST_LENGTH_MAX or not _NAME.fullmatch(host)):
@@ -62,12 +61,12 @@ def check_host(host: str) -> None:
 
 
 def bare_host(text: str) -> str:
-    """The host without the brackets of IPv6."""
+    """Return the host without the brackets of IPv6."""
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
 def as_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that `host` is, None if it is a name."""
+    """Return `host` as an address, None if it is a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -75,20 +74,20 @@ def as_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def is_any(host: str) -> bool:
-    """Tell whether `host` means all addresses of this machine: 0.0.0.0 or ::."""
+    """Return whether `host` means all addresses of this host: 0.0.0.0 or ::."""
     ip = as_ip(host)
     return ip is not None and ip.is_unspecified
 
 
 def is_own_loopback(host: str) -> bool:
-    """Tell whether what is sent to `host` cannot leave this machine: a loopback address, or the name localhost.
+    """Return whether traffic to `host` cannot leave this host: a loopback address, or the name localhost.
 
-    Any other name is not, wherever it resolves to now: it may resolve to another machine at the next connection.
+    False for any other name, whatever its address now: it may resolve to another host at the next connection.
     """
     ip = as_ip(host)
     return host.lower() == "localhost" if ip is None else ip.is_loopback
 
 
 def is_v6(host: str) -> bool:
-    """Tell whether `host` is an IPv6 address, without brackets."""
+    """Return whether `host` is an IPv6 address, without brackets."""
     return isinstance(as_ip(host), ipaddress.IPv6Address)

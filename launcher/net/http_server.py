@@ -1,10 +1,10 @@
-"""An HTTP server within limits, for the ports at which strangers can knock: those for monitors and for browsers.
+"""An HTTP server with limits, for ports that are open to unauthenticated clients: those for monitors and for browsers.
 
-Each connection is for one request. The header must be complete within a time, and so must the answer. When all places
-are taken, the oldest connection that has had the time and not sent its header makes room for the next one: clients
-that connect and send nothing keep nobody out. Where requests hold more than half of the places, the oldest one that has
-waited for its answer for `GRACE_S` makes room, too. Otherwise the next connection waits. An answer that lasts
-(`LimitedServer.lasting`) takes no place here; its handler must limit their number.
+Each connection is for one request. The header and the answer each have a time limit. When all places are taken, the
+oldest connection that has had time to send its header and has not sent it makes room for the next one: clients that
+connect and send nothing block no other client. If requests hold more than half of the places, the oldest one that has
+waited for its answer for `STOP_TIMEOUT_S` also makes room. Otherwise the next connection waits. A long-lived answer
+(`LimitedServer.keep_open`) takes no place here; its handler must limit their number.
 
 Some file descriptors are kept in reserve. When this process has no other ones left, they are for the connections that
 come next; connections that have not sent their header then make room for further ones, after a pause.
@@ -29,50 +29,50 @@ from aiohttp.web_protocol import RequestHandler
 from launcher.net.acceptor import Acceptor
 
 RESERVE: Final = 4
-"""Descriptors in reserve. Each is one less for the rest of the process; a single one could serve a silent client."""
+"""Descriptors in reserve. Each is lost for the rest of the process; a single one could go to a silent client."""
 READ_ROUNDS: Final = 6
-"""A client that sends its header at once is read within this number of rounds of the loop."""
+"""The loop reads a client that sends its header at once within this number of iterations."""
 ROUNDS_PER_PAUSE: Final = 3
-"""While accepting pauses, the loop has at least this number of rounds."""
+"""Minimum iterations of the loop while accepting pauses."""
 PAUSE_S: Final = 0.02
-"""Without room or a free descriptor: from one try to take a connection to the next."""
-GRACE_S: Final = 1.0
-"""Most requests are answered well within this time. Slower ones keep their place while there are few of them."""
+"""Time between two attempts to accept a connection without room or a free descriptor."""
+STOP_TIMEOUT_S: Final = 1.0
+"""The server answers most requests well within this time. Slower ones keep their place while they are few."""
 ROUNDS: Final = 8
-"""A flood needs at least this number of rounds of the loop to fill all places."""
+"""Minimum iterations of the loop that a flood needs to fill all places."""
 CLOSING_S: Final = 0.2
-"""When the server closes, a handler has this time to come to its end."""
+"""Time limit for handlers to finish when the server closes."""
 BACKLOG: Final = 512
-"""Connections that wait in the kernel. When a flood fills this queue, clients try again after a second."""
+"""Connections that wait in the kernel. When a flood fills this queue, clients retry after a second."""
 ANY_V6: Final = "::"
 NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""An address of a name that this machine does not have, such as ::1 without IPv6."""
+"""The errors for an address that this host does not have, such as ::1 without IPv6."""
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
 
 class ServerLimits(NamedTuple):
-    """What a server gives to each client, and to all of them."""
+    """The limits of a server, for each client and in total."""
 
     connections: int
     header_s: float
-    """From the connection to the end of the header."""
+    """Seconds from the connection to the end of the header."""
     answer_s: float
-    """From then to the end of the answer."""
+    """Seconds from the end of the header to the end of the answer."""
     line_bytes: int
     field_bytes: int
     fields: int
 
 
 class LimitedServer(web.Server):
-    """Listens until it is closed."""
+    """An HTTP server that listens until it is closed."""
 
     def __init__(
         self, handler: Handler, limits: ServerLimits, complain: Callable[[str], object], what: str, **settings: Any
     ) -> None:
-        """`complain` gets one line when an answer (`what`) cannot be made, and once when descriptors run out.
+        """Take `complain`, which logs failed answers (`what` names them), and once that descriptors ran out.
 
-        A handler is cancelled when its client goes. `settings` are those of `web.Server`.
+        A handler is cancelled when its client disconnects. `settings` are those of `web.Server`.
         """
         log = logging.Logger("http")
         log.addHandler(ServerErrorHandler(complain, what))
@@ -93,26 +93,26 @@ class LimitedServer(web.Server):
         self._complain = complain
         self._ran_out = False
         self._round = 0
-        """Rounds of the loop in which connections waited."""
+        """Iterations of the loop in which connections waited."""
         self._acceptors: list[Acceptor] = []
         self._reserve: list[BinaryIO] = []
         self._sockets: dict[RequestHandler, socket.socket] = {}
         self._arriving: set[asyncio.Task[Any]] = set()
         self._open: dict[RequestHandler, _ClientConnection] = {}
-        """The oldest is the first."""
+        """The open connections, the oldest first."""
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Listen at every address of `host`, at one port; the first address and the port.
+        """Listen at every address of `host`, at one port; return the first address and the port.
 
-        Raises `OSError`, and `UnicodeError` if `host` cannot be a name.
+        Raises `OSError`, and `UnicodeError` if `host` is not a valid name.
         """
-        # Names are resolved here, without the thread that asyncio would start for it.
+        # Resolve names here, without the thread that asyncio would start.
         address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         listeners: list[socket.socket] = []
         not_here: OSError | None = None
         with ExitStack() as opened:
             for family, address in dict.fromkeys((family, where) for family, *_, where in address_infos):
-                both = address[0] == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise it would answer IPv6 alone.
+                both = address[0] == ANY_V6 and socket.has_dualstack_ipv6()  # Otherwise IPv6 only.
                 port = listeners[0].getsockname()[1] if listeners else port
                 at = (address[0], port, *address[2:])  # With the zone of a link-local address.
                 try:
@@ -136,7 +136,7 @@ class LimitedServer(web.Server):
         return where[0], where[1]
 
     async def close(self) -> None:
-        """Listen no more, and hang up. May be called again."""
+        """Stop listening, and close all connections. May be called again."""
         acceptors, self._acceptors = self._acceptors, []
         if not acceptors:
             return
@@ -151,20 +151,20 @@ class LimitedServer(web.Server):
         await self.shutdown(CLOSING_S)
 
     def keep_open(self, request: web.BaseRequest) -> None:
-        """Free the place of this request, and let its answer last. Raises `ConnectionError` if its client is gone."""
+        """Free the place of this request, and keep its answer open. Raises `ConnectionError` if its client is gone."""
         if (found := self._open.pop(request.protocol, None)) is None:
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client has disconnected")
         found.timer.cancel()
 
     # --- one connection -----------------------------------------------------------------------------------------
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Give it a place."""
+        """Give the connection a place."""
         super().connection_made(handler, transport)
         self._open[handler] = self._connection(transport, self._limits.header_s, asked=False)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        """Free its place, and its descriptor for the reserve before anybody else has it."""
+        """Free the place of the connection, and refill the reserve of descriptors first."""
         super().connection_lost(handler, exc)
         if (found := self._open.pop(handler, None)) is not None:
             found.timer.cancel()
@@ -192,7 +192,7 @@ class LimitedServer(web.Server):
         task.add_done_callback(self._arriving.discard)
 
     def _room(self) -> int:
-        """How many connections may be taken now; when all places are taken, one may make room."""
+        """Return how many connections may be accepted now. If all places are taken, one connection may be closed."""
         self._round += 1
         free = self._limits.connections - len(self._open) - len(self._arriving)
         if free > 0:
@@ -213,7 +213,7 @@ class LimitedServer(web.Server):
         ]
 
     def _overdue(self) -> list[RequestHandler]:
-        before = asyncio.get_running_loop().time() - GRACE_S
+        before = asyncio.get_running_loop().time() - STOP_TIMEOUT_S
         return [handler for handler, one in self._open.items() if one.asked and one.since < before]
 
     def _drop(self, connections: Sequence[RequestHandler]) -> None:
@@ -228,7 +228,7 @@ class LimitedServer(web.Server):
                 self._reserve.append(open(os.devnull, "rb", buffering=0))  # noqa: SIM115  # until it is needed
 
     def _free_descriptor(self) -> bool:
-        """Use the reserve; whether a descriptor is free now. If not, connections without a header make room."""
+        """Use the reserve; return whether a descriptor is free now. If not, connections without a header are closed."""
         if not self._ran_out:
             self._ran_out = True
             most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -242,29 +242,29 @@ class LimitedServer(web.Server):
 
 
 class ServerErrorHandler(logging.Handler):
-    """Tells of an answer that could not be made, which aiohttp answers with 500; what strangers send is no news."""
+    """Reports failed answers, for which aiohttp sends 500; it ignores invalid requests of clients."""
 
     def __init__(self, complain: Callable[[str], object], what: str) -> None:
-        """`what` cannot be made."""
+        """Take the name of the answer for messages."""
         super().__init__(logging.ERROR)
         self._complain = complain
         self._what = what
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it in one line."""
+        """Report the error in one line."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not isinstance(error, HttpProcessingError | OSError):
-            self._complain(f"{self._what} cannot be made: {type(error).__name__}: {error}")
+            self._complain(f"cannot produce {self._what}: {type(error).__name__}: {error}")
 
 
 class _ClientConnection(NamedTuple):
-    """A connection, and what ends it in time."""
+    """A connection, and the timer that closes it."""
 
     transport: asyncio.Transport
     timer: asyncio.TimerHandle
     asked: bool
     since: float
-    """When it came, or when its header was complete: the loop's clock."""
+    """The time, by the loop's clock, at which it was accepted or its header was complete."""
     came_in_round: int
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
-"""A TCP connection that carries short lines, as two callbacks; and the way to one.
+"""A TCP connection that carries short lines, with two callbacks, and a function to connect.
 
-No task and no buffer belongs to a connection: who does not read what the kernel has kept for it is dropped. An idle
-one costs a descriptor and nothing else.
+A connection has no task and no buffer: a peer that does not read what the kernel buffers for it is disconnected. An
+idle connection costs only a descriptor.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from launcher.net.lines import LineSplitter, LineTooLong
 
 READ_BYTES = 4096
 SEND_BUFFER_BYTES = 64 << 10
-"""What the kernel keeps for a peer that does not read."""
+"""The kernel's buffer for a peer that does not read."""
 QUIET_S = 3
-"""After so long without a packet the kernel asks whether the other machine is there."""
+"""After this time without a packet the kernel probes the other host."""
 ASK_AGAIN_S = 1
 ASKED_MAX = 3
-"""So often; then, QUIET_S + ASKED_MAX * ASK_AGAIN_S after its last packet, the connection is lost."""
+"""Unanswered probes; the connection is lost QUIET_S + ASKED_MAX * ASK_AGAIN_S after its last packet."""
 UNSENT_MAX_MS = 6000
-"""The same for what was sent and not confirmed."""
+"""The limit, in milliseconds, for data that was sent and not acknowledged."""
 _ROUND_TRIP_AT = 68
-"""Where `struct tcp_info` of Linux has `tcpi_rtt`, in microseconds (tcp(7), linux/tcp.h)."""
+"""The offset of `tcpi_rtt`, in microseconds, in Linux's `struct tcp_info` (tcp(7), linux/tcp.h)."""
 
 
 class CloseReason(Enum):
-    """How a connection ended."""
+    """Why a connection ended."""
 
     CLOSED = auto()
     """The other side closed it, or its kernel did: its process may be dead."""
     LOST = auto()
-    """No packet comes through; that says nothing about the process."""
+    """No packets arrive; that says nothing about the process."""
     UNFIT = auto()
-    """It was not a peer of ours that spoke, or it did not read."""
+    """The peer is not an agent, or it did not read."""
 
 
 class LineSocket:
     """One connection. It owns the socket.
 
-    `heard` is called with each line, `ended` once when the connection is over, unless `close` was called. Neither is
-    called from inside `send` or `close`.
+    It calls `heard` with each line, and `ended` once when the connection ends, unless `close` was called. It calls
+    neither from inside `send` or `close`.
     """
 
     __slots__ = ("_ended", "_heard", "_lines", "_loop", "_socket", "_stalled", "open")
@@ -63,7 +63,7 @@ class LineSocket:
         self._loop.add_reader(connected.fileno(), self._readable)
 
     def send(self, line: bytes) -> None:
-        """Say something. A peer that does not read loses the connection."""
+        """Send a line. A peer that does not read is disconnected."""
         if not self.open or self._stalled:
             return
         try:
@@ -71,27 +71,27 @@ class LineSocket:
         except BlockingIOError:
             taken = 0
         except OSError:
-            return  # It is over; the reader is about to be told why.
+            return  # The connection has ended; the reader will call `ended` with the reason.
         if taken < len(line):
             self._stalled = True
             self._loop.call_soon(self._end, CloseReason.UNFIT)
 
     @property
     def round_trip_s(self) -> float:
-        """The smoothed round-trip time that the kernel has measured, in seconds; 0.0 if it is closed."""
+        """The smoothed round-trip time in seconds that the kernel has measured; 0.0 if the connection is closed."""
         if not self.open:
             return 0.0
         info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_AT + 4)
         return int.from_bytes(info[_ROUND_TRIP_AT:], sys.byteorder) / 1e6
 
     def release(self) -> socket.socket:
-        """Hand over the socket, from within `heard`. What came behind that line is dropped, and nobody is called."""
+        """Hand over the socket, from within `heard`. Data after that line is dropped; no callback is called."""
         self.open = False
         self._loop.remove_reader(self._socket.fileno())
         return self._socket
 
     def close(self) -> None:
-        """Close it; what was sent still arrives. Nobody is called any more."""
+        """Close the connection; sent data still arrives. No callback is called afterwards."""
         if self.open:
             self.release().close()
 
@@ -120,25 +120,25 @@ class LineSocket:
 
 
 async def connect(address: str, port: int) -> socket.socket:
-    """A connection to an address, not a name, that the kernel watches. Raises `OSError`."""
+    """Connect to an address, not a name, with TCP keep-alive. Raises `OSError`."""
     made = await connected_socket(address, port)
     if _is_self_connected(made):
         made.close()
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens there")
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "no process listens there")
     watch_by_kernel(made)
     return made
 
 
 def _is_self_connected(connected: socket.socket) -> bool:
-    """Tell whether a connection to a port of this machine that nobody listens on met itself, which TCP allows."""
+    """Return whether a connection to a local port without a listener is connected to itself, which TCP allows."""
     try:
         return bool(connected.getsockname() == connected.getpeername())
     except OSError:
-        return False  # It is over already; the reader is told why.
+        return False  # The connection has already ended; the reader will report why.
 
 
 def watch_by_kernel(connected: socket.socket) -> None:
-    """Let the kernel notice that the other machine, or the way to it, is gone."""
+    """Let the kernel detect that the other host, or the network to it, is down."""
     options = (
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, QUIET_S),

@@ -1,27 +1,27 @@
-"""Cuts the bytes of a connection into lines. Standard library only: the fork server uses it, too."""
+"""Splits the bytes of a connection into lines. Standard library only, because the fork server also uses it."""
 
 from __future__ import annotations
 
 LINE_MAX = 1024
-"""Bytes of one line with its end; more than the longest job id, node id and nonce together."""
+"""Maximum bytes of one line with its end; more than the longest job ID, node ID and nonce together."""
 
 
 class LineTooLong(ValueError):
-    """The peer sent a line that is longer than any of ours. Close the connection it came over."""
+    """The peer sent a line that is longer than any valid one. Close its connection."""
 
 
 class LineSplitter:
-    """Cuts the bytes of one connection into lines. It never holds more than one line and one read."""
+    """Splits the bytes of one connection into lines. It never holds more than one line and one read."""
 
     __slots__ = ("_limit", "_rest")
 
     def __init__(self, limit: int = LINE_MAX) -> None:
-        """No line has more bytes than `limit`, its end included."""
+        """Take the maximum bytes of a line, including its end."""
         self._limit = limit
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes; every line that is complete now, without its end. `LineTooLong` if one is."""
+        """Take bytes; return every complete line, without its end. Raises `LineTooLong`."""
         self._rest += data
         lines: list[bytes] = []
         if b"\n" in data:

@@ -1,13 +1,13 @@
-"""Ports that are ours for as long as the node lives: each is held within a block.
+"""Holds the ports of a node for its whole lifetime, each within a `with` block.
 
-A port that was looked for and then let go can be taken by anybody before it is used. Here the sockets stay bound. They
-are bound *without* SO_REUSEADDR, so that two agents never get the same port, and have it set *afterwards*, so that the
-worker's listening socket (torch's TCPStore sets SO_REUSEADDR) can bind beside ours, which never listens. Linux looks at
-the flag of the socket that is already there when another one binds, which is what makes the second step work.
+Another process could take a port between its discovery, its release and its use. Here the sockets stay bound. They are
+bound *without* SO_REUSEADDR, so that two agents never get the same port, and set it *afterwards*, so that the worker's
+listening socket (torch's TCPStore sets SO_REUSEADDR) can bind to the same port; the agent's socket never listens. This
+works because Linux checks the flag of the existing socket when another one binds.
 
-A port where an earlier job met lingers for a minute: Linux keeps its closed connections, and refuses a bind without
-SO_REUSEADDR. Such a port is bound with it when it is named or no other is left, and a mark (a name among the abstract
-Unix sockets, which belong to the same network namespace as ports) keeps other agents off.
+A port that an earlier job used lingers for a minute: Linux keeps its closed connections, and refuses a bind without
+SO_REUSEADDR. Such a port is bound with it if it is named or no other is left, and a mark (an abstract Unix socket,
+which belongs to the same network namespace as ports) tells other agents that it is in use.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import psutil
 from elastic.errors import ConfigError
 
 PORTS_MAX = 4096
-"""More than this on one node is a mistake in the command line."""
+"""More ports on one node are a mistake in the command line."""
 MASTERS = 3
-"""Ports held for torch's store, used in turn, so that a straggler of an older world finds nobody at its own."""
+"""Ports for torch's store, used in turn, so that a late worker of an older generation finds no listener at its port."""
 BUSY: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
-"""Why a port of a range is passed over: somebody has it, or only root may have it."""
+"""Errors that skip a port of a range: another process has it, or only root may bind it."""
 MARK: Final = "elastic-launch port"
-"""How the marks of held ports begin."""
+"""Prefix of the marks of held ports."""
 CLOSED: Final = frozenset(
     {
         psutil.CONN_TIME_WAIT,
@@ -41,11 +41,11 @@ CLOSED: Final = frozenset(
         psutil.CONN_CLOSE,
     }
 )
-"""States of a connection whose process has closed it, or is gone."""
+"""States of a connection whose process has closed it or exited."""
 
 
 class NodePorts(NamedTuple):
-    """Every port of one node: one for each process, those of torch's store, and one for the agent itself."""
+    """Every port of one node: one for each process, those of torch's store, and one for the agent."""
 
     workers: tuple[int, ...]
     masters: tuple[int, ...]
@@ -58,15 +58,15 @@ def node_ports(
     *,
     within: tuple[int, int] | None = None,
     control: int = 0,
-    flag: str = "--ctrl_port",
+    flag: str = "--ctrl-port",
     host: str = "",
 ) -> Iterator[NodePorts]:
     """Hold every port of one node.
 
-    `wanted` are the ports of the processes, 0 for any. `within` is the range to take the others from, in its order, the
-    processes' first. `control` is the one port that torch's store is to use, as `flag` named it; it and those that are
-    wanted are held on `host` ("": on every address). Raises `ConfigError` when one of them is busy or there are not
-    enough others; then none is held.
+    `wanted` are the ports of the processes, 0 for any. `within` is the range of the other ports, which are taken in its
+    order, those of the processes first. `control` is the port for torch's store, which `flag` set; it and the wanted
+    ports are held on `host` ("": on every address). Raises `ConfigError`, and holds none, if one of them is busy or
+    there are not enough others.
     """
     free, masters = wanted.count(0), 0 if control else MASTERS
     with contextlib.ExitStack() as stack:
@@ -82,10 +82,10 @@ def node_ports(
 
 @contextlib.contextmanager
 def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> Iterator[tuple[int, ...]]:
-    """Hold `count` free TCP ports on `host`; "" is every address of this machine, IPv4 and IPv6.
+    """Hold `count` free TCP ports on `host`; "" is every address of this host, IPv4 and IPv6.
 
-    The kernel picks the ports, or, with `within`, they are the first free ones from the lower to the upper bound, both
-    inside. Raises `ConfigError` when there are not enough; then none is held.
+    The kernel picks the ports, or, with `within`, they are the first free ones of this range, bounds included. Raises
+    `ConfigError`, and holds none, if there are not enough.
     """
     if not 0 <= count <= PORTS_MAX:
         raise ConfigError(f"{count} ports on one node are more than {PORTS_MAX}; use fewer workers on each node")
@@ -108,10 +108,10 @@ def hold(host: str, count: int, *, within: tuple[int, int] | None = None) -> Ite
 
 @contextlib.contextmanager
 def hold_named(port: int, flag: str, host: str = "") -> Iterator[None]:
-    """Hold the one port that was named with `flag`, on `host` ("": every address).
+    """Hold the port that `flag` set, on `host` ("": every address).
 
-    Nodes of one machine that have loopback addresses of their own share it: where a worker of one of them listens, on
-    every address as torch's store does, another one only marks it. Raises `ConfigError` when somebody else has it.
+    Nodes of one host with separate loopback addresses share it: if a worker of one of them listens on every address, as
+    torch's store does, another node only marks it. Raises `ConfigError` if another process has it.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -119,7 +119,7 @@ def hold_named(port: int, flag: str, host: str = "") -> Iterator[None]:
                 if host and _shared(port, host):
                     stack.enter_context(_mark(port, host))
                 else:
-                    _take(host, port, stack)  # It says what is wrong.
+                    _take(host, port, stack)  # It raises the reason.
         except OSError as error:
             raise ConfigError(
                 f"{flag} {port} cannot be used on this machine ({error.strerror or error}); free it, or use "
@@ -129,29 +129,29 @@ def hold_named(port: int, flag: str, host: str = "") -> Iterator[None]:
 
 
 def _taken(host: str, candidates: range, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """The first free ports, at most `count`, in their order; those that linger only if there are not enough others."""
+    """Take the first free ports, at most `count`, in order; lingering ones only if there are not enough others."""
     held: dict[int, socket.socket] = {}
 
-    def fill(ports: Iterable[int], *, beside: bool) -> None:
+    def fill(ports: Iterable[int], *, shared: bool) -> None:
         for port in ports:
             if len(held) == count:
                 return
             try:
-                held[port] = _take(host, port, stack, beside=beside)
+                held[port] = _take(host, port, stack, shared=shared)
             except OSError as error:
                 if error.errno not in BUSY:
                     raise
 
-    fill(candidates, beside=False)
+    fill(candidates, shared=False)
     if len(held) < count:
-        fill(sorted(_lingering() & {*candidates}), beside=True)
+        fill(sorted(_lingering() & {*candidates}), shared=True)
     return [held[port] for port in sorted(held)]
 
 
-def _take(host: str, port: int, stack: contextlib.ExitStack, *, beside: bool = False) -> socket.socket:
-    """Bind one port and mark it as ours until `stack` is closed; OSError if it is busy."""
+def _take(host: str, port: int, stack: contextlib.ExitStack, *, shared: bool = False) -> socket.socket:
+    """Bind one port and mark it until `stack` is closed. Raises `OSError` if it is busy."""
     with contextlib.ExitStack() as mine:
-        made = mine.enter_context(bind(host, port, beside=beside))
+        made = mine.enter_context(bind(host, port, shared=shared))
         mine.enter_context(_mark(_port(made), host))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stack.push(mine.pop_all())
@@ -167,28 +167,28 @@ def _mark(port: int, host: str) -> socket.socket:
 
 
 def _shared(port: int, host: str) -> bool:
-    """Tell whether an agent holds the port for another address of this machine alone."""
+    """Return whether an agent holds the port only for another address of this host."""
     mark = f"@{MARK} {port} "
     lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()
     return bool({line.partition(mark)[2] for line in lines if mark in line} - {"", host})
 
 
-def bind(host: str, port: int, *, beside: bool = False) -> socket.socket:
-    """A bound TCP socket; host "" is every address of this machine, IPv4 and IPv6.
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a bound TCP socket; host "" is every address of this host, IPv4 and IPv6.
 
-    `beside` lets it bind where others that do not listen are bound, too. Raises `OSError`.
+    `shared` lets it bind to a port at which other sockets are bound that do not listen. Raises `OSError`.
     """
     if host:
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return _bound(family, target, kind, protocol, beside=beside)
+        return _bound(family, target, kind, protocol, shared=shared)
     try:
-        return _bound(socket.AF_INET6, ("::", port), both=True, beside=beside)
+        return _bound(socket.AF_INET6, ("::", port), both=True, shared=shared)
     except OSError as error:
         if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
             raise
-        return _bound(socket.AF_INET, ("0.0.0.0", port), beside=beside)  # This machine has no IPv6.
+        return _bound(socket.AF_INET, ("0.0.0.0", port), shared=shared)  # This host has no IPv6.
 
 
 def _bound(
@@ -198,13 +198,13 @@ def _bound(
     protocol: int = 0,
     *,
     both: bool = False,
-    beside: bool = False,
+    shared: bool = False,
 ) -> socket.socket:
     made = socket.socket(family, kind, protocol)  # Python's sockets are not inheritable.
     try:
         if both:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        if beside:
+        if shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(target)  # type: ignore[arg-type]  # getaddrinfo's own address, whatever its family
     except OSError:
@@ -214,7 +214,7 @@ def _bound(
 
 
 def _lingering() -> frozenset[int]:
-    """The ports of this machine where nothing is left but connections that this end has closed."""
+    """Return the ports of this host that have only connections that were closed on this side."""
     closed: set[int] = set()
     alive: set[int] = set()
     for one in psutil.net_connections("tcp"):
@@ -225,5 +225,5 @@ def _lingering() -> frozenset[int]:
 
 def _too_few(count: int, found: int, within: tuple[int, int]) -> str:
     low, high = within
-    hint = "widen --port_range, or free some" if high - low + 1 >= count else f"widen --port_range to {count} ports"
+    hint = "widen --port-range, or free some" if high - low + 1 >= count else f"widen --port-range to {count} ports"
     return f"need {count} free ports in {low}:{high}, found {found}; {hint}"

@@ -1,7 +1,7 @@
-"""Variables that say which way the traffic of workers takes: interfaces of NCCL and gloo, and proxies (pure).
+"""Variables that route the traffic of workers: interfaces of NCCL and gloo, and proxies (pure).
 
-The launcher's own connections use no proxy. Workers keep theirs, because scripts download data and report to the
-outside; but what they say to each other must not go there.
+The launcher's own connections use no proxy. Workers keep theirs, because scripts download data and send reports to the
+outside; but the connections between workers must not use them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Collection, Iterable, Mapping
 from elastic._text import joined
 
 INTERFACE_VARIABLES = {"NCCL": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
-"""Who needs an interface, and the variable that names it."""
+"""The libraries that use an interface, and the variable that names it."""
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 NO_PROXY = ("no_proxy", "NO_PROXY")
 LOCAL = ("localhost", "127.0.0.1", "::1")
 LIST_BYTES_MAX = 64 * 1024
-"""Above this a list is not set: Linux refuses every exec with a variable above 128 kB, name included."""
+"""A longer list is not set: Linux refuses every exec with a variable above 128 kB, including its name."""
 
 
 def network_line(host: str, owner: str | None, nic: str, environ: Mapping[str, str]) -> str:
-    """The address of this node, the interface that owns it, and those that NCCL and gloo use.
+    """Describe the address of this node, the interface that owns it, and those that NCCL and gloo use.
 
-    What the user set for NCCL and gloo counts more than `nic` and than the owner.
+    The user's variables for NCCL and gloo take precedence over `nic` and the owner.
     """
-    place = f"this node is {host} on {owner}" if owner else f"this node is {host}, which no interface of it has"
+    place = f"this node is {host} on {owner}" if owner else f"this node is {host}, which no interface of this host has"
     chosen = nic or owner
     users = {name: environ.get(variable) or chosen for name, variable in INTERFACE_VARIABLES.items()}
     if len(set(users.values())) == 1:
         used = next(iter(users.values()))
-        words = f"NCCL and gloo use {used}" if used else "NCCL and gloo choose one; --nic NAME names it"
+        words = f"NCCL and gloo use {used}" if used else "NCCL and gloo choose an interface; --nic NAME selects one"
     else:
         words = ", ".join(f"{name} uses {used or 'one of its choice'}" for name, used in users.items())
     given = [
@@ -43,13 +43,13 @@ def network_line(host: str, owner: str | None, nic: str, environ: Mapping[str, s
 
 
 def misnamed(environ: Mapping[str, str], interfaces: Collection[str]) -> dict[str, str]:
-    """The variables that name an interface which is not there, with what they say."""
+    """Return the variables that name an interface that does not exist, with their values."""
     given = {variable: environ.get(variable, "") for variable in INTERFACE_VARIABLES.values()}
     return {variable: wanted for variable, wanted in given.items() if not _fits(variable, wanted, interfaces)}
 
 
 def _fits(variable: str, wanted: str, interfaces: Collection[str]) -> bool:
-    """Tell whether an interface fits. NCCL takes prefixes, exact names after "=", and what is not there after "^"."""
+    """Return whether an interface matches. NCCL takes prefixes, exact names after "=", and exclusions after "^"."""
     if not wanted or wanted.startswith("^"):
         return True
     exact = wanted.startswith("=") or variable != INTERFACE_VARIABLES["NCCL"]
@@ -58,12 +58,12 @@ def _fits(variable: str, wanted: str, interfaces: Collection[str]) -> bool:
 
 
 def proxies(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables that name a proxy, as they are written."""
+    """Return the variables that name a proxy, in the user's spelling."""
     return tuple(name for one in PROXY_VARIABLES for name in (one, one.upper()) if environ.get(name, "").strip())
 
 
 def proxy_exceptions(environ: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
-    """`no_proxy` and `NO_PROXY` for workers: what is there, this machine, and `hosts`. Empty if no proxy is set."""
+    """Return `no_proxy` and `NO_PROXY` for workers: their values, this host, and `hosts`. Empty without a proxy."""
     if not proxies(environ):
         return {}
     given = [part.strip() for name in NO_PROXY for part in environ.get(name, "").split(",")]
@@ -72,12 +72,12 @@ def proxy_exceptions(environ: Mapping[str, str], hosts: Iterable[str]) -> dict[s
 
 
 def proxy_warning(environ: Mapping[str, str]) -> str:
-    """What a person should know, in one sentence; "" if no proxy is set."""
+    """Return the warning about proxies in one sentence; "" without a proxy."""
     names = proxies(environ)
     if not names:
         return ""
     verb = "names a proxy" if len(names) == 1 else "name a proxy"
     return (
-        f"{joined(names)} {verb}: elastic-launch does not use it, workers do, but not for the nodes of this job and "
-        f"etcd (they are added to no_proxy); if workers wait for each other for long: unset {' '.join(names)}"
+        f"{joined(names)} {verb}: elastic-launch does not use it; workers do, except for the nodes of this job and "
+        f"etcd (added to no_proxy); if workers stall while they wait for each other: unset {' '.join(names)}"
     )

@@ -18,11 +18,11 @@ FDS_MAX = 253
 
 
 class ChannelClosed(EOFError):
-    """The other end is gone."""
+    """The other end is closed."""
 
 
 class FdChannel:
-    """One end. What the socket does not take at once waits here."""
+    """One end. What the socket does not accept yet is queued here."""
 
     def __init__(self, end: socket.socket) -> None:
         """Take over a connected Unix stream socket."""
@@ -31,9 +31,9 @@ class FdChannel:
         self._end = end
         self._lines = LineSplitter(MESSAGE_MAX)
         self._parcels: deque[tuple[bytes, list[int]]] = deque()
-        """Bytes on their way, and descriptors that are ours to close once they are sent."""
+        """Queued bytes, and the descriptors to close once they are sent."""
         self.fds: deque[int] = deque()
-        """Descriptors that came, in order; they arrive no later than the line that they belong to."""
+        """Received descriptors, in order; they arrive no later than the line that they belong to."""
 
     def fileno(self) -> int:
         """The descriptor to poll; -1 once closed."""
@@ -52,7 +52,7 @@ class FdChannel:
         self._parcels.append((line, []))
 
     def flush(self) -> None:
-        """Send what the socket takes now. Raises `ChannelClosed`."""
+        """Send what the socket accepts now. Raises `ChannelClosed`."""
         try:
             while self._parcels:
                 data, fds = self._parcels[0]
@@ -67,10 +67,10 @@ class FdChannel:
             raise ChannelClosed from error
 
     def take(self) -> list[bytes]:
-        """The lines that one read completes, often none.
+        """Return the lines that one read completes, often none.
 
-        Raises `ChannelClosed`, `WireError` for an endless line, `OSError` when descriptors were lost on the way.
-        Not made with `socket.recv_fds`: in Python 3.11 it drops the flag that keeps one worker's descriptors from the
+        Raises `ChannelClosed`, `WireError` for an endless line, `OSError` if descriptors were lost in transit.
+        `socket.recv_fds` is not used: in Python 3.11 it drops the flag that keeps one worker's descriptors from the
         others.
         """
         space = socket.CMSG_SPACE(FDS_MAX * array("i").itemsize)
@@ -95,7 +95,7 @@ class FdChannel:
             raise WireError(str(error)) from error
 
     def close(self) -> None:
-        """Let go of the socket and of every descriptor that was on its way."""
+        """Close the socket and every descriptor that is in transit."""
         self._end.close()
         for _, fds in self._parcels:
             _close_all(fds)

@@ -1,7 +1,7 @@
-"""Which of some module names the script of this node can import at all: its static import closure.
+"""Finds the modules that the script of this node can import at all: its static import closure.
 
-Names that come from other nodes are advice, and a fork server loads only those that are in here. Files are looked for
-and read, and nothing of them is executed: an import statement counts wherever it is, also in a function, and below
+Names from other nodes are recommendations, and a fork server loads only those that are in the closure. Files are
+located and read, but not executed: an import statement counts wherever it is, even in a function, and below
 `if TYPE_CHECKING`, where packages that load their modules late have them. A name in a string does not count.
 
 Standard library only: this runs in the fork server.
@@ -29,9 +29,9 @@ from types import CodeType
 from typing import Any, Final, NamedTuple
 
 LIMIT_S: Final = 2.0
-"""CPU time of one search. What a script imports is found in 0.05 s: only a name that is not there takes it all."""
+"""CPU time of one search. A script's imports are found in 0.05 s: only a name that does not exist takes all of it."""
 FILES_MAX: Final = 5000
-"""Files that one search reads: each may lie on a slow disk. The closure of a script with `transformers` has 9,000."""
+"""Files that one search reads: each may be on a slow disk. The closure of a script with `transformers` has 9,000."""
 NAME_MAX: Final = 200
 """Characters in the name of a module."""
 MAIN: Final = "__main__"
@@ -44,7 +44,7 @@ _finder: Final[Any] = ModuleFinder([])
 
 
 class _Module(NamedTuple):
-    """A module as it lies on the disk. `file` is "" where there is none to read; `places` are those of a package."""
+    """A module on the disk. `file` is "" if there is none to read; `places` are those of a package."""
 
     name: str
     file: str = ""
@@ -53,7 +53,7 @@ class _Module(NamedTuple):
 
     @property
     def package(self) -> str:
-        """What its relative imports begin at."""
+        """The package that its relative imports start from."""
         return self.name if self.places is not None else self.name.rpartition(".")[0]
 
 
@@ -64,11 +64,11 @@ def within(
     installed: tuple[str, ...],
     limit_s: float = LIMIT_S,
 ) -> set[str]:
-    """Tell which of the wanted modules are installed, or part of Python, and in the import closure of the script.
+    """Return the wanted modules that are installed, or part of Python, and in the import closure of the script.
 
-    `script` is a path, or "-m" and a module, as on the command line of a worker; more words do not count. `folder` is
-    where Python looks first, None if nowhere. `installed` are the folders of the standard library and of installed
-    packages. What has not been found after `limit_s` seconds of CPU time is not in the answer.
+    `script` is a path, or "-m" and a module, as on the command line of a worker; further arguments do not count.
+    `folder` is where Python looks first, None if nowhere. `installed` are the directories of the standard library and
+    of installed packages. Modules that are not found after `limit_s` seconds of CPU time are not in the result.
     """
     before = set(sys.path_importer_cache)
     try:
@@ -80,7 +80,7 @@ def within(
 
 
 def valid_name(name: str) -> bool:
-    """Tell whether this is the name of a module that a script can import."""
+    """Return whether this is the name of a module that a script can import."""
     parts = name.split(".")
     return len(name) <= NAME_MAX and MAIN not in parts and all(part.isidentifier() for part in parts)
 
@@ -115,7 +115,7 @@ class _Search:
             self._queues[OF_USER].append(_Module(MAIN, script[0]))
             return
         self._reach(script[1])
-        self._reach(f"{script[1]}.{MAIN}")  # That of a package.
+        self._reach(f"{script[1]}.{MAIN}")  # The main module of a package.
 
     def _read(self, module: _Module) -> None:
         code = _code(module)
@@ -125,7 +125,7 @@ class _Search:
                 self._reach(f"{name}.{member}")
 
     def _reach(self, name: str) -> None:
-        """Note that a module is imported, and those above it; one that is not there ends the chain."""
+        """Note that a module is imported, and its parents; one that does not exist ends the chain."""
         if name in self._reached:
             return
         for part in _with_parents(name):
@@ -147,7 +147,7 @@ class _Search:
     def _find(self, name: str) -> _Module | None:
         parent, _, tail = name.rpartition(".")
         if not parent and (name in sys.builtin_module_names or FrozenImporter.find_spec(name) is not None):
-            return _Module(name, installed=True)  # Each process has it: there is no need to look into it.
+            return _Module(name, installed=True)  # Every process has it, so its imports do not matter.
         places: Sequence[str] | None = self._places
         if parent:
             above = self._module(parent)
@@ -159,7 +159,7 @@ class _Search:
                 tail, places
             )  # By its last part: a dotted name of a namespace needs its parent.
             return self._of_spec(name, spec) if spec is not None else None
-        except Exception:  # noqa: BLE001  # Whatever a finder of the user's own raises.
+        except Exception:  # noqa: BLE001  # A finder of the user may raise anything.
             return None
 
     def _of_spec(self, name: str, spec: ModuleSpec) -> _Module:
@@ -176,32 +176,32 @@ class _Search:
 
 
 class _Reader(SourceFileLoader):
-    """Takes code from the cache of Python, and compiles what is not there; it writes nothing."""
+    """Takes code from Python's cache, and compiles what is missing there; it writes nothing."""
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Keep the cache as it is."""
+        """Leave the cache unchanged."""
 
 
 def _code(module: _Module) -> CodeType | None:
-    """The code of a module, None if there is none that can be read."""
+    """Return the code of a module, None if it cannot be read."""
     kind = _Reader if module.file.endswith(tuple(SOURCE_SUFFIXES)) else SourcelessFileLoader
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of the compiler.
             code: CodeType | None = kind(module.name, module.file).get_code(module.name)
-    except Exception:  # noqa: BLE001  # Whatever a file has in it: an import would fail as well.
+    except Exception:  # noqa: BLE001  # The file may contain anything: an import would fail as well.
         return None
     return code
 
 
 def _imports(code: CodeType, package: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What is imported in code and in its functions: absolute names, and the names that are taken from each."""
+    """Yield the imports in code and in its functions: absolute names, and the names that are taken from each."""
     waiting = [code]
     while waiting:
         inner = waiting.pop()
         waiting += [constant for constant in inner.co_consts if isinstance(constant, CodeType)]
         if IMPORT_NAME not in inner.co_code[::2]:
-            continue  # As in most functions; to take their code apart would take most of the time.
+            continue  # As in most functions; disassembling their code would take most of the time.
         for what, args in _finder.scan_opcodes(inner):
             if what == "absolute_import":
                 members, name = args
@@ -215,6 +215,6 @@ def _imports(code: CodeType, package: str) -> Iterator[tuple[str, tuple[str, ...
 
 
 def _with_parents(name: str) -> list[str]:
-    """The packages that a module is in, from the outermost on, and the module."""
+    """Return the packages that a module is in, from the outermost on, and the module."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]

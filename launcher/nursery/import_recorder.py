@@ -1,12 +1,12 @@
-"""What a script imports until its process group is formed, for a nursery that has it loaded before the next start.
+"""Records what a script imports until its process group forms, for a fork server that preloads it later.
 
-A warm worker records from before the first line of its script. It watches where python looks for modules
-(`PathFinder.find_spec`), and puts python's own function back when it stops: `sys.meta_path` stays
-as it is, and no frame of the recorder is in a traceback of the script.
+A preloaded worker records from before the first line of its script. It watches where Python looks for modules
+(`PathFinder.find_spec`), and restores Python's own function when it stops: `sys.meta_path` is unchanged, and no frame
+of the recorder is in a traceback of the script.
 
-A module is named if it is an installed package or of the standard library, and no other module that is named imports
-it. With each come the names of what the script had changed before: environment variables, `sys.argv`, and what
-`process_state.SCRIPTS` has.
+A module is recorded if it is an installed package or of the standard library, and no other recorded module imports it.
+With each come the names of what the script had changed before: environment variables, `sys.argv`, and the states in
+`process_state.SCRIPTS`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ImportRecorder:
     """Records from `start` to `stop`."""
 
     def __init__(self, installed: tuple[str, ...]) -> None:
-        """`installed`: the folders of the standard library and of installed packages."""
+        """`installed`: the directories of the standard library and of installed packages."""
         self._installed = tuple(f"{folder}{os.sep}" for folder in installed)
         self._loaded: set[str] = set()
         self._found: dict[str, ImportedModule] = {}
@@ -55,7 +55,7 @@ class ImportRecorder:
         self._original: Any = None
 
     def start(self) -> None:
-        """Begin. The script must find its environment, `sys.argv` and the rest as they are now."""
+        """Start recording. The environment, `sys.argv` and the rest must be as the script will find them."""
         self._environ, self._arguments, self._pid = dict(os.environ), sys.argv[1:], os.getpid()
         self._loaded = set(sys.modules) - {"__main__"}
         self._state = process_state.state_of(process_state.SCRIPTS)
@@ -71,15 +71,16 @@ class ImportRecorder:
         PathFinder.find_spec = classmethod(find_spec)  # type: ignore[method-assign, assignment]
 
     def stop(self) -> Recording | None:
-        """End, and tell what was imported. None if it has ended before, and in a process that was forked meanwhile."""
+        """Stop, and return what was imported. None if it has stopped before, and in a process forked meanwhile."""
         if self._original is None:
             return None
         PathFinder.find_spec = self._original  # type: ignore[method-assign]
         self._original = None
         if os.getpid() != self._pid:
             return None
-        found = [module for name, module in self._found.items() if name in sys.modules]  # Others were looked for only.
-        return Recording(tuple(found), self._changed(), tuple(self._own()))
+        # Some modules were only located, not imported.
+        imported = [module for name, module in self._found.items() if name in sys.modules]
+        return Recording(tuple(imported), self._changed(), tuple(self._own()))
 
     def _note(self, spec: ModuleSpec, frame: FrameType | None) -> None:
         file = spec.origin
@@ -89,7 +90,7 @@ class ImportRecorder:
             self._found[spec.name] = ImportedModule(spec.name, file, self._changed())
 
     def _imported_by_installed(self, frame: FrameType | None) -> bool:
-        """Tell whether the body of an installed module, which is being imported, has led to this import."""
+        """Return whether the body of an installed module, which is being imported, has led to this import."""
         while frame is not None:
             code = frame.f_code
             if code.co_name == MODULE_BODY and code.co_filename.startswith(self._installed):
@@ -101,12 +102,12 @@ class ImportRecorder:
         environ = dict(os.environ)
         names = {name for name in environ.keys() | self._environ.keys() if environ.get(name) != self._environ.get(name)}
         names.update(process_state.differing(self._state, process_state.state_of(process_state.SCRIPTS)))
-        if sys.argv[1:] != self._arguments:  # `python -m` itself changes the first word.
+        if sys.argv[1:] != self._arguments:  # `python -m` itself changes the first argument.
             names.add(process_state.ARGUMENTS)
         return tuple(sorted(names))
 
     def _own(self) -> list[tuple[str, str]]:
-        """The user's modules that were imported: those that are not installed.
+        """Return the user's modules that were imported: those that are not installed.
 
         Modules of the fork server are not touched: each would cost a copy of its memory page.
         """

@@ -1,4 +1,4 @@
-"""What a module reads while it is imported, and how the import takes its time (see `learned`)."""
+"""What a module reads while it is imported, and how the import is throttled (see `learned`)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ IN_BETWEEN: Final = (
 
 @contextlib.contextmanager
 def noted_reads() -> Iterator[set[tuple[str, str]]]:
-    """The modules that read what may be another one in a worker, and what that is.
+    """Record which modules read something that may differ in a worker, and what that is.
 
-    This is the name of an environment variable, `EVERY_VARIABLE`, or one of `process_state`.
+    It is the name of an environment variable, `EVERY_VARIABLE`, or one of `process_state`.
     """
     reads = set[tuple[str, str]]()
     with _variables(reads), _arguments(reads), _functions(reads):
@@ -64,7 +64,7 @@ def _variables(reads: set[tuple[str, str]]) -> Iterator[None]:
 
 
 class _Arguments(list[str]):
-    """`sys.argv` for the time of an import."""
+    """`sys.argv` during an import."""
 
     def __init__(self, reads: set[tuple[str, str]]) -> None:
         super().__init__([""])
@@ -92,7 +92,7 @@ class _Arguments(list[str]):
 
 @contextlib.contextmanager
 def _functions(reads: set[tuple[str, str]]) -> Iterator[None]:
-    """Note which module reads the working directory, or random numbers: it may keep them."""
+    """Note which module reads the working directory, or random numbers: it may store them."""
     replaced: list[tuple[Any, str, Any]] = []
 
     def note(home: Any, name: str, what: str, *, counts: Callable[..., bool] = lambda *args: True) -> None:
@@ -121,7 +121,7 @@ def _functions(reads: set[tuple[str, str]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _arguments(reads: set[tuple[str, str]]) -> Iterator[None]:
-    """Note who reads `sys.argv`, or keeps it."""
+    """Note which module reads `sys.argv`, or stores it."""
     before, sys.argv = sys.argv, (watched := _Arguments(reads))
     references = sys.getrefcount(watched)
     try:
@@ -141,7 +141,7 @@ def _reader(frame: FrameType | None) -> str:
 
 
 class _Pause:
-    """A finder that finds nothing, and gives the other processes of the machine a turn before each module."""
+    """A finder that finds nothing, and gives the other processes of the host a turn before each module."""
 
     def __init__(self, pause: Callable[[], None]) -> None:
         self._pause = pause
@@ -152,7 +152,7 @@ class _Pause:
 
 @contextlib.contextmanager
 def paused(pause: Callable[[], None]) -> Iterator[None]:
-    """`pause` is called before each module."""
+    """Call `pause` before each module."""
     finder: Any = _Pause(pause)
     sys.meta_path.insert(0, finder)
     try:

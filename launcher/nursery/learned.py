@@ -1,17 +1,17 @@
-"""Load in a nursery what scripts have imported, exactly as a script would find it. Raises `Unfit` where it cannot.
+"""Load in a fork server what scripts have imported, exactly as a script would find it; raise `Unfit` if it cannot.
 
-A module is unfit if another process than the script's must not have loaded it. While it is imported, it
+A module is unfit if only the script's process may load it. That is the case if during its import it
 
-- reads an environment variable that is another one in a worker, or that the script changes before, or `sys.argv`;
-- changes what a worker has of its own (signal handlers, random numbers, open files ...), or what the script has changed
-  before (filters of warnings, the locale);
+- reads an environment variable that differs in a worker, or that the script changes before, or `sys.argv`;
+- changes what each worker must have separately (signal handlers, random numbers, open files ...), or what the script
+  has changed before (filters of warnings, the locale);
 - starts a thread or a process, opens a GPU, or writes to stdout or stderr;
 - is not the file that the script had, or imports one of the user's own.
 
-Code in C can read a variable unseen: of each library that is loaded it is known what it reads (`REVIEWED`), or its file
-must have none of these variables' names in it, and not the symbol `environ`, by which all of them are read.
+Code in C can read a variable unnoticed. So the reads of each loaded library are either known (`REVIEWED`), or its file
+must contain none of these variables' names, and not the symbol `environ`, with which all of them can be read.
 
-The process that raises is of no use any more: another one loads the rest.
+The process that raises is unusable afterwards: another one loads the rest.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OF_ONE_WORKER: Final = (
     "NVIDIA_VISIBLE_DEVICES",
 )
 OF_ONE_WORKER_BEGINNINGS: Final = ("ELASTIC_", "TORCHELASTIC_", "PADDLE_")
-"""Variables that belong to one worker, whatever this one has."""
+"""Variables that belong to one worker, whatever their value here."""
 REVIEWED: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         (
@@ -81,21 +81,22 @@ REVIEWED: Final[Mapping[str, tuple[str, ...]]] = {
     "tokenizers": ("CLICOLOR", "NO_COLOR", "RUST_LOG", "TOKENIZERS_LOG"),
     "torch": ("TORCH", "PYTORCH", "OMP_", "KMP_", "MKL_"),
 }
-"""Folders of installed packages, and how the names begin that their libraries read when they are loaded: seen where
-the calls of getenv were counted. tests/process/nursery/test_learned_packages.py compares warm and fresh processes."""
+"""Directories of installed packages, and the beginnings of the names that their libraries read when they are loaded, as
+observed by counting the calls of getenv. tests/process/nursery/test_learned_packages.py compares both kinds of
+start."""
 DYNLOAD: Final = "lib-dynload"
-"""Where python's own extension modules are."""
+"""The directory of Python's own extension modules."""
 MEMORY_MAX: Final = 1 << 30
-"""Bytes that the modules of a script may take, in addition to what the nursery has."""
+"""Bytes that the modules of a script may take, in addition to those of the fork server."""
 SLICE_S: Final = 0.02
 """A successor works for about this time before it sleeps."""
 
 
 class Known(NamedTuple):
-    """A module that reads, when it is imported, what is another one in a worker, and what makes up for that.
+    """A module whose import reads something that differs in a worker, and how that is corrected.
 
-    `reads` are the beginnings of the variables that count to it. `again` is run in a worker before its script, with the
-    names of the module; "" where nothing of what it has read is kept.
+    `reads` are the prefixes of the variables that it uses. `again` is code that a worker runs before its script, in the
+    namespace of the module; "" if the module stores nothing that it has read.
     """
 
     reads: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ KNOWN: Final[Mapping[str, Known]] = {
 
 
 class Unfit(NotForkSafe):
-    """This module must not be loaded before the script asks for it; the text says why."""
+    """This module must not be loaded before the script imports it; the text is the reason."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
@@ -126,9 +127,9 @@ class Unfit(NotForkSafe):
 class Surroundings(NamedTuple):
     """What `load` needs of the process that it works in.
 
-    `installed` are the folders of the standard library and of installed packages. `begins` is called with the name of
-    each module before it is imported, `pause` now and then in between; `written` tells how many bytes were written to
-    stdout and stderr.
+    `installed` are the directories of the standard library and of installed packages. `begins` is called with the name
+    of each module before it is imported, `pause` now and then in between; `written` returns how many bytes were written
+    to stdout and stderr.
     """
 
     installed: tuple[str, ...]
@@ -140,7 +141,7 @@ class Surroundings(NamedTuple):
 class Learned(NamedTuple):
     """What a successor has `loaded`: as `PreloadResult`, and the variables that its modules have `read`.
 
-    "A_*" stands for all that begin so.
+    "A_*" represents all that begin with "A_".
     """
 
     said: str
@@ -153,7 +154,7 @@ class Learned(NamedTuple):
 def load_learned(order: PrepareSuccessor, folder: str | None, begins: Callable[[str], None]) -> Learned:
     """Import what a script has imported, in a process that has imported the rest. Raises `Unfit`.
 
-    `folder` is where python looks first; `begins` as in `Surroundings`.
+    `folder` is where Python looks first; `begins` as in `Surroundings`.
     """
     installed = (*library_state.installed(), library_state.home())
     with importing(folder) as output, _bounded_memory():
@@ -169,9 +170,9 @@ def load_learned(order: PrepareSuccessor, folder: str | None, begins: Callable[[
 
 
 class _Throttle:
-    """Leaves a core to others: after each moment of its own time a process sleeps in proportion.
+    """Leaves a core to others: a process sleeps in proportion to the time that it has worked.
 
-    A priority would be inherited by workers, and an ordinary user cannot take it back.
+    Workers would inherit a low priority, and an ordinary user cannot raise it again.
     """
 
     def __init__(self, share: float) -> None:
@@ -189,7 +190,7 @@ class _Throttle:
 
 @contextlib.contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """An import that takes more than `MEMORY_MAX` fails."""
+    """Return a context in which an import that takes more than `MEMORY_MAX` fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     limit = (int(status["VmData"].split()[0]) << 10) + MEMORY_MAX
@@ -203,17 +204,17 @@ def _bounded_memory() -> Iterator[None]:
 
 
 def load(order: PrepareSuccessor, around: Surroundings) -> frozenset[str]:
-    """Import the modules of the order, in their order; the environment variables that they have read."""
+    """Import the modules of the order, in their order; return the environment variables that they have read."""
     read, before = set[str](), _state()
     for module in order.modules:
         around.begins(module.name)
-        ours = _differing(before, _state())  # Also in the script it was these modules that have changed it.
+        ours = _differing(before, _state())  # In the script too it was these modules that have changed it.
         read |= _load_one(module._replace(changed=tuple(set(module.changed).difference(ours))), order, around)
     return frozenset(read)
 
 
 def set_right(modules: Mapping[str, Any]) -> None:
-    """In a worker, before its script: let modules that have read what is another one in a worker read it again."""
+    """In a worker, before its script: let modules that have read what differs in a worker read it again."""
     for name, known in KNOWN.items():
         if known.again and name in modules:
             exec(known.again, vars(modules[name]))
@@ -236,20 +237,20 @@ def _differing(before: _ImportState, now: _ImportState) -> list[str]:
 
 
 def _load_one(module: ModuleToLoad, order: PrepareSuccessor, around: Surroundings) -> set[str]:
-    """Import one; the variables that were read."""
+    """Import one; return the variables that were read."""
     loaded, libraries, written = set(sys.modules), library_state.loaded_libraries(), around.written()
     state = _state()
     with noted_reads() as reads, paused(around.pause):
         try:
             importlib.import_module(module.name)
-        except BaseException as error:  # Also SystemExit: whatever the module does.
+        except BaseException as error:  # Even SystemExit: a module may do anything.
             raise Unfit(module.name, f"cannot be imported ({type(error).__name__}: {error})") from error
     new, new_libraries = sys.modules.keys() - loaded, library_state.loaded_libraries() - libraries
     changed = {*order.differing, *module.changed}
     try:
         set_right({name: sys.modules[name] for name in new})
     except Exception as error:  # Another version of it has no such name.
-        raise Unfit(module.name, f"imports what cannot be set right in a worker ({error})") from error
+        raise Unfit(module.name, f"imports what cannot be corrected in a worker ({error})") from error
     for why in (
         *_why_reads(reads, changed),
         *_why_states(process_state.differing(state.rest, process_state.state_of()), changed),
@@ -289,7 +290,7 @@ def _of_one_worker(variable: str) -> bool:
 
 
 def _why_environ(before: Mapping[str, str], changed: Collection[str]) -> Iterator[str]:
-    """A variable that a module sets is set in the workers, too; one that is there already may be another in them."""
+    """A variable that a module sets is set in the workers too; one that exists already may differ in them."""
     for name in sorted(before.keys() | os.environ.keys()):
         if os.environ.get(name) != before.get(name) and (name in before or name in changed or _of_one_worker(name)):
             yield f"changes {name} when it is imported"
@@ -308,7 +309,7 @@ def _why_files(
 ) -> Iterator[str]:
     for name in sorted(new):
         if name in order.own:
-            yield f"imports {name}, which the script has of its own"
+            yield f"imports {name}, which is also the name of one of the script's own modules"
         file = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
         if isinstance(file, str) and os.path.isabs(file) and not file.startswith(folders):
             yield f"imports {name} from {file}"
@@ -318,7 +319,7 @@ def _why_files(
 
 
 def _why_libraries(new: Collection[str], changed: Collection[str], installed: tuple[str, ...]) -> Iterator[str]:
-    """Libraries in C that may read what is another one in a worker: the reviewed ones do, others have its name."""
+    """Libraries in C that may read what differs in a worker: the reviewed ones that do, others that have its name."""
     for path in sorted(new):
         folder = _folder(path, installed)
         if folder == DYNLOAD:
@@ -333,13 +334,13 @@ def _why_libraries(new: Collection[str], changed: Collection[str], installed: tu
 
 
 def _folder(path: str, installed: tuple[str, ...]) -> str:
-    """The folder of an installed package that has this file, "" if none has."""
+    """Return the directory of an installed package that has this file, "" if none has."""
     inside = max((place for place in installed if path.startswith(f"{place}{os.sep}")), key=len, default="")
     return path[len(inside) + 1 :].partition(os.sep)[0] if inside else ""
 
 
 def _named_in(file: Path, changed: Collection[str]) -> str:
-    """The variable whose name is in this file, `EVERY_VARIABLE` if it reads them all, "" if it reads none."""
+    """Return the variable whose name is in this file, `EVERY_VARIABLE` if it reads them all, "" if it reads none."""
     content = file.read_bytes().decode("latin-1")
     if re.search("[\0_]environ\0", content):  # Symbols of the C library: environ, _environ, __environ.
         return EVERY_VARIABLE

@@ -1,4 +1,4 @@
-"""What a forked worker has to set right in libraries that were loaded in its nursery, through their own calls."""
+"""What a forked worker has to correct in libraries that its fork server has loaded, through their own calls."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pathlib import Path
 from typing import Any
 
 THREADS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-"""What OpenBLAS reads, the first that is a number above 0 counts."""
+"""The variables that OpenBLAS reads; it uses the first one with a number above 0."""
 PREFIXES = ("", "scipy_")
 SUFFIXES = ("", "64_", "_64")
 
 
 def installed() -> tuple[str, ...]:
-    """How the paths begin that change only when something is installed."""
+    """Return the beginnings of the paths that change only when something is installed."""
     return tuple({*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib")})
 
 
 def home() -> str:
-    """The folder that our packages are in."""
+    """Return the directory that our packages are in."""
     return str(Path(__file__).resolve().parents[2])
 
 
 def loaded_libraries() -> set[str]:
-    """The paths of the shared libraries of this process."""
+    """Return the paths of the shared libraries of this process."""
     with open("/proc/self/maps") as maps:
         paths = {line[line.index("/") :].strip() for line in maps if "/" in line}
     return {path for path in paths if ".so" in os.path.basename(path)}
 
 
 def _open_libraries(wanted: Callable[[str], bool]) -> Iterator[ctypes.CDLL]:
-    """The shared libraries of this process whose path is `wanted`."""
+    """Yield the shared libraries of this process whose path is `wanted`."""
     return (ctypes.CDLL(path) for path in sorted(loaded_libraries()) if wanted(path) and os.path.exists(path))
 
 
 def openblas_setters() -> list[Callable[[int], Any]]:
-    """The calls that set the number of threads, of each OpenBLAS that is loaded: numpy and scipy bring their own."""
+    """Return the calls that set the number of threads, of each loaded OpenBLAS: numpy and scipy bring their own."""
     names = [f"{prefix}openblas_set_num_threads{suffix}" for prefix in PREFIXES for suffix in SUFFIXES]
     setters = []
     for library in _open_libraries(lambda path: "openblas" in path and Path(path).name.startswith("lib")):
@@ -49,7 +49,7 @@ def openblas_setters() -> list[Callable[[int], Any]]:
 
 
 def openblas_threads(env: Mapping[str, str]) -> int:
-    """How many threads OpenBLAS takes in a process that is started with these variables."""
+    """Return how many threads OpenBLAS takes in a process that is started with these variables."""
     for name in THREADS:
         text = env.get(name, "").strip()
         if text.isdigit() and int(text) > 0:
@@ -58,7 +58,7 @@ def openblas_threads(env: Mapping[str, str]) -> int:
 
 
 def set_openmp_threads(threads: int) -> None:
-    """For a worker with another OMP_NUM_THREADS than its nursery: of torch, and of each OpenMP that is loaded."""
+    """Set the threads of torch and of each loaded OpenMP, for a worker with another OMP_NUM_THREADS."""
     for library in _open_libraries(lambda path: "omp" in os.path.basename(path)):
         if hasattr(library, "omp_set_num_threads"):
             library.omp_set_num_threads(threads)
@@ -67,9 +67,9 @@ def set_openmp_threads(threads: int) -> None:
 
 
 def restore(env: Mapping[str, str], nursery: Mapping[str, str], setters: list[Callable[[int], Any]]) -> None:
-    """Give OpenBLAS its threads, and every generator of random numbers a state of its own.
+    """Give OpenBLAS its threads, and every random number generator a state that no other worker has.
 
-    Python's own is seeded by python itself after a fork. `nursery` is what torch and OpenMP have read when they were
+    Python itself seeds its own after a fork. `nursery` are the variables that torch and OpenMP have read when they were
     loaded; it may differ in OMP_NUM_THREADS.
     """
     if (text := env.get("OMP_NUM_THREADS")) != nursery.get("OMP_NUM_THREADS") and text is not None:

@@ -1,7 +1,7 @@
-"""How a nursery starts: it takes its socket and its lock, imports what its workers are to find, and guards them.
+"""How a fork server starts: it takes its socket and its lock, imports what its workers need, and supervises them.
 
-It says `NurseryUp` at once, and `NurseryReady` when it takes orders. One that is not fit to fork warm workers after its
-imports begins anew in the same process, cold; one that is to be made anew does so, too.
+It sends `NurseryUp` immediately, and `NurseryReady` when it accepts requests. One that is not fit to fork preloaded
+workers after its imports starts over in the same process, without preloading. So does one that is to be renewed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from launcher.nursery.run_script import ForkTemplate
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
-"""Ctrl-C and a closing terminal are the agent's business; it tells us what to do."""
+"""Ctrl-C and a closing terminal are the agent's business; the agent decides what to do."""
 
 
 class NurserySetup(NamedTuple):
-    """How a nursery is started: its only argument, as JSON.
+    """How a fork server is started: its only argument, as JSON.
 
     `fd` is its end of the socket pair to the process `agent`. `lock` is the file to hold, "" for none; `lock_fd` is the
     lock if this process holds it already, else -1. `cold` says why nothing is imported, "" if `preload` and torch are.
-    `folder` is where the workers' python looks first. With `learns` workers report what their script imports. `home` is
-    where our packages are, if python would not find them.
+    `folder` is where the workers' Python looks first. With `learns` workers report what their script imports. `home` is
+    the directory of our packages, if Python would not find them.
     """
 
     fd: int
@@ -54,7 +54,7 @@ class NurserySetup(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The argument."""
+        """Return the argument."""
         return json.dumps(self._asdict())
 
     @classmethod
@@ -69,12 +69,12 @@ START = (
     " home = __import__('json').loads(sys.argv[1])['home']; sys.path += [home] * bool(home);"
     " from launcher.nursery.main import main; main()()"
 )
-"""What python runs. It has no flags, so that `sys.flags` are those of any worker; nothing of the folder that it is
-started in can stand before a module of python."""
+"""The code that Python runs. It gets no flags, so that `sys.flags` are those of any worker; no file in its working
+directory can shadow a module of Python."""
 
 
 def main() -> Callable[[], NoReturn]:
-    """Run as a nursery to its end; returns only in a new process, with what is to be called there as the worker."""
+    """Run as a fork server to its end; return only in a new process, with what to call there as the worker."""
     setup, environ = NurserySetup.read(sys.argv[1]), dict(os.environ)
     agent = FdChannel(socket.socket(fileno=setup.fd))
     lock: node_lock.NodeLock | None = None
@@ -86,7 +86,7 @@ def main() -> Callable[[], NoReturn]:
     except OSError as error:
         sys.exit(f"elastic-launch: the lock of this node: {error}")
     adopt_orphans()
-    parents = {setup.agent, os.getppid()}  # A renewed successor may still have the nursery before it.
+    parents = {setup.agent, os.getppid()}  # A renewed successor may still have the fork server before it.
     if os.getppid() == setup.agent:
         on_parent_death(signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
     _ignore()
@@ -115,13 +115,13 @@ def main() -> Callable[[], NoReturn]:
         if lock is not None and end is NurseryExit.CLOSED:
             lock.remove()
         sys.stderr.flush()
-        os._exit(0)  # Python would take apart all that was imported: it takes a second.
+        os._exit(0)  # Python would take apart all that was imported, for a second.
 
 
 def _warm(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> tuple[NurseryReady, ForkTemplate]:
-    """Import; what to report, and how a forked process becomes its worker.
+    """Import; return what to report, and how a forked process becomes its worker.
 
-    A process that is not fit to fork afterwards begins anew, cold.
+    A process that is not fit to fork afterwards starts over, without preloading.
     """
     from launcher.nursery import preload
 
@@ -141,14 +141,14 @@ def _warm(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> tup
 def _succeed(
     born: spawn.SuccessorStarted, agent: FdChannel, parents: Collection[int], folder: str | None, before: ForkTemplate
 ) -> tuple[NurseryReady, ForkTemplate]:
-    """In a new process: load what the script has imported, to serve after the nursery that has forked this one."""
+    """In a new process: load what the script has imported, to serve after the fork server that has forked this one."""
     from launcher.nursery import learned
 
     def say(report: NurseryReport, fds: Sequence[int] = ()) -> None:
         agent.put(encode(report), fds)
         try:
             agent.flush()
-        except ChannelClosed:  # It is not wanted any more.
+        except ChannelClosed:  # It is no longer needed.
             os._exit(0)
 
     adopt_orphans()
@@ -169,7 +169,7 @@ def _succeed(
 
 
 def _again(setup: NurserySetup, agent: FdChannel, environ: dict[str, str]) -> NoReturn:
-    """Replace this process by a new nursery: it keeps its number, its socket and its lock."""
+    """Replace this process by a new fork server: it keeps its process ID, its socket and its lock."""
     os.set_inheritable(agent.fileno(), True)
     os.execve(sys.executable, [*sys.orig_argv[:-1], setup.text], environ)
 

@@ -1,8 +1,9 @@
-"""What a nursery imports, so that its workers find it there, and whether it may still fork them afterwards.
+"""What a fork server imports, so that its workers find it loaded, and whether it may still fork them afterwards.
 
-Promised: a nursery that is warm has one thread, no child, and no card open; what it says otherwise is why it is not.
-The modules are those that a training step with DistributedDataParallel, an optimizer, a DataLoader and our own library
-loads, also late: the first optimizer of a process imports torch._dynamo, for a second.
+Guaranteed: a fork server with preloaded modules has one thread, no child, and no open GPU; otherwise it reports the
+reason why it has preloaded nothing. The modules are those that a training step with DistributedDataParallel, an
+optimizer, a DataLoader and the elastic library loads, even late: the first optimizer of a process imports
+torch._dynamo, for a second.
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ MODULES = (
     "numpy",
     "numpy.random",
 )
-"""What is there of these: torch has not had all of them always, and numpy may be missing."""
+"""Only those that exist are loaded: older versions of torch lack some of them, and numpy may be missing."""
 OWN = ("elastic.channel.client", "elastic.environment", "elastic.script.relaunch")
-"""Of our library; beside them everything in `elastic.train` but `LEFT_OUT`."""
+"""Modules of the elastic library; in addition, everything in `elastic.train` except `LEFT_OUT` is loaded."""
 LEFT_OUT = "ps"
 """It imports grpc, and few scripts use it."""
 GPU_DEVICE_PATHS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 SAID_MAX = 2000
-"""Bytes that are kept of what the imports wrote to stdout and stderr."""
+"""Bytes of the imports' output to stdout and stderr that are reported."""
 
 
 class NotForkSafe(Exception):
-    """This process must fork no worker that has not replaced its program; the text says why."""
+    """This process must fork no worker that has not replaced its program; the text is the reason."""
 
 
 class PreloadResult(NamedTuple):
-    """A nursery that is warm: `said` is what its imports wrote, `watched` the files that make it out of date.
+    """The imports of a fork server: `said` is their output, `watched` the files that make it out of date.
 
     `added` are variables that modules of the user have set.
     """
@@ -71,7 +72,7 @@ class PreloadResult(NamedTuple):
 
 
 def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult:
-    """Import everything. `folder` is where python looks first, as it will in the workers. Raises `NotForkSafe`."""
+    """Import everything. `folder` is where Python looks first, as it will in the workers. Raises `NotForkSafe`."""
     _check_names(folder)
     with importing(folder) as output:
         _import_ours()
@@ -79,19 +80,19 @@ def preload_modules(preload: Sequence[str], folder: str | None) -> PreloadResult
         for name in preload:
             try:
                 importlib.import_module(name)
-            except BaseException as error:  # Also SystemExit: it is the user's module.
+            except BaseException as error:  # Even SystemExit: it is the user's module.
                 raise NotForkSafe(f"--preload {name} cannot be imported ({_line(error)})") from error
             check_fit(f"--preload {name}")
         check_fit("importing torch")
         added = {name: text for name, text in os.environ.items() if before.get(name) != text}
         if preload:
-            gc.collect()  # What torch leaves is not worth a quarter of a second; what others leave may be more.
+            gc.collect()  # For torch's garbage a quarter of a second is not worth it; other modules may leave more.
     return PreloadResult(output.text, tuple(watched(preload)), added)
 
 
 @contextlib.contextmanager
 def importing(folder: str | None) -> Iterator[KeptOutput]:
-    """The surroundings of imports, which leave no trace of themselves; gives what they write."""
+    """Set up the surroundings of imports, so that they leave no trace; yields their output."""
     umask = os.umask(0)
     os.umask(umask)
     arguments, sys.argv = sys.argv, [""]
@@ -102,9 +103,9 @@ def importing(folder: str | None) -> Iterator[KeptOutput]:
         output = KeptOutput()
         with _no_threads_in_libraries(), output.kept():
             yield output
-        gc.freeze()  # Else each worker's collector touches, and so copies, all that was imported: 0.5 s for each.
+        gc.freeze()  # Otherwise each worker's collector touches, and so copies, all that was imported: 0.5 s for each.
     finally:
-        gc.enable()  # Only now: it would look through all of that once.
+        gc.enable()  # Only now, because the collector would traverse all of it once.
         if folder is not None:
             sys.path.remove(folder)
         sys.argv = arguments
@@ -112,7 +113,7 @@ def importing(folder: str | None) -> Iterator[KeptOutput]:
 
 
 def stamp(path: str) -> str:
-    """How a file is now: another text means that it was changed. A file that is not there has one, too."""
+    """Return the state of a file: another text means that it was changed. A missing file also has one."""
     try:
         found = os.stat(path)
     except OSError:
@@ -127,14 +128,14 @@ def _import_ours() -> None:
         if error.name == FIRST:
             raise NotForkSafe(NO_TORCH) from error
         raise NotForkSafe(f"torch cannot be imported ({error})") from error
-    except Exception as error:  # Whatever it is, each worker tells it with its stack.
+    except Exception as error:  # Whatever it is, each worker reports it with its traceback.
         raise NotForkSafe(f"torch cannot be imported ({_line(error)})") from error
     for name in (*MODULES, *OWN, *_of_train()):
         try:
             importlib.import_module(name)
         except ImportError:
             continue  # This version has no such module, or not all that it needs.
-        except Exception as error:  # A script that needs it tells it with its stack.
+        except Exception as error:  # A script that needs it reports it with its traceback.
             raise NotForkSafe(f"{name} cannot be imported ({_line(error)})") from error
 
 
@@ -152,7 +153,7 @@ def _line(error: BaseException) -> str:
 
 
 def _check_names(folder: str | None) -> None:
-    """What is loaded already must not be what the script's own folder has under the same name."""
+    """Check that no module in the script's own directory has the name of one that is already loaded."""
     if folder is None:
         return
     for name in sorted({module.partition(".")[0] for module in sys.modules}):
@@ -165,7 +166,7 @@ def _check_names(folder: str | None) -> None:
 
 
 def check_fit(who: str) -> None:
-    """Raise `NotForkSafe` if `who` has left a thread, a process or an open card."""
+    """Raise `NotForkSafe` if `who` has left a thread, a process or an open GPU."""
     tasks = os.listdir("/proc/self/task")
     if len(tasks) > 1:
         names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -179,16 +180,16 @@ def check_fit(who: str) -> None:
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{fd}")
             if target.startswith(GPU_DEVICE_PATHS):
-                raise NotForkSafe(f"{who} opened a card ({target})")
+                raise NotForkSafe(f"{who} opened a GPU ({target})")
     if has_children():
         raise NotForkSafe(f"{who} left a process running")
 
 
 @contextlib.contextmanager
 def _no_threads_in_libraries() -> Iterator[None]:
-    """Some libraries start threads when they are loaded, unless a variable says otherwise.
+    """Keep libraries from starting threads when they are loaded, by their variables.
 
-    Workers get those of OpenBLAS back (`library_state`); Arrow's jemalloc does without.
+    Workers get those of OpenBLAS back (`library_state`); Arrow's jemalloc works without its thread.
     """
     before = {name: os.environ.get(name) for name in NO_THREADS}
     os.environ.update(NO_THREADS)
@@ -203,16 +204,16 @@ def _no_threads_in_libraries() -> Iterator[None]:
 
 
 class KeptOutput:
-    """What is written to stdout and stderr, also by C: it belongs to no worker's log."""
+    """What is written to stdout and stderr, even by C: it belongs to no worker's log."""
 
     def __init__(self) -> None:
         self._memory = os.memfd_create("imports")
         self.text = ""
-        """The beginning of it, once it is kept no more."""
+        """The beginning of the output, once the capture has ended."""
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep it."""
+        """Capture the output."""
         real = (os.dup(1), os.dup(2))
         _flush()
         os.dup2(self._memory, 1)
@@ -241,7 +242,7 @@ def _flush() -> None:
 
 
 def watched(preload: Iterable[str]) -> Iterator[str]:
-    """Stamps of the files that may well change while the job runs: the user's own, and what was named."""
+    """Yield stamps of the files that may well change while the job runs: the user's own, and those of `--preload`."""
     fixed = (*library_state.installed(), library_state.home())
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -1,6 +1,6 @@
-"""What an import can change in its process, apart from modules and the environment, to see whether it has.
+"""What an import can change in its process, apart from modules and the environment, to detect whether it has.
 
-Standard library only. Nothing is imported for it: what is not loaded has no state.
+Standard library only. Nothing is imported for it: a module that is not loaded has no state.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def _random_of_python() -> object:
 
 
 def _drawn(before: Any, now: Any) -> bool:
-    """Tell whether numbers were drawn from one state of python's generator to the other: it was not seeded."""
+    """Return whether Python's generator went from one state to the other by drawing numbers: it was not seeded."""
     if before is None:
-        return True  # It is new, and its first state is another one in each process.
+        return True  # It is new, and its first state differs in each process.
     generator = _module("random").Random()
     generator.setstate(before)
     for _ in range(DRAWN_MAX):
@@ -84,7 +84,7 @@ def _open_files() -> set[str]:
         try:
             found.add(f"{fd} {os.readlink(f'/proc/self/fd/{fd}')}")
         except OSError:
-            continue  # It was the folder itself.
+            continue  # It was the directory itself.
     return found
 
 
@@ -102,19 +102,19 @@ STATES: Final[Mapping[str, Callable[[], object]]] = {
     RANDOM: _random_of_python,
     "the open files": _open_files,
 }
-"""What is compared; these names are in messages."""
+"""The states that are compared; messages use these names."""
 SCRIPTS: Final = (FILTERS, LOCALE, METHOD, FOLDER)
-"""What a script may well change before an import."""
+"""The states that a script may change before an import."""
 IMPORTS: Final = (FILTERS, LOCALE)
-"""What an import may change, if the script has not changed it before."""
+"""The states that an import may change, if the script has not changed them before."""
 
 
 def state_of(names: tuple[str, ...] = tuple(STATES)) -> dict[str, object]:
-    """How these are now."""
+    """Return the present states of these."""
     return {name: STATES[name]() for name in names}
 
 
 def differing(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """The names under which two states differ."""
+    """Return the names under which two states differ."""
     names = [name for name in before if before[name] != now[name]]
     return [name for name in names if name != RANDOM or not _drawn(before[name], now[name])]

@@ -1,9 +1,9 @@
-"""What the agent and its nursery say to each other: one JSON object per line, checked on both sides.
+"""The messages between the agent and its fork server: one JSON object per line, checked on both sides.
 
-Orders go from the agent to the nursery, reports come back. Standard library only: the nursery starts fast. So the check
-is written by hand, and not left to msgspec. Every time in a message is `CLOCK_BOOTTIME` in seconds, which both
-processes read alike and which counts through a suspend of the machine. Messages are named tuples: as dataclasses they
-would take both processes 10 ms of each start.
+Orders go from the agent to the fork server, reports in the other direction. Standard library only, so that the fork
+server starts fast: the check is written by hand, without msgspec. Every time in a message is `CLOCK_BOOTTIME` in
+seconds, which both processes read alike and which counts through a suspend of the host. Messages are named tuples: as
+dataclasses they would take both processes 10 ms of each start.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ MESSAGE_MAX = 256 << 20
 """Bytes in one message. The largest is a `SpawnWorkers`: a few hundred workers with 128 kB of environment each."""
 
 SECONDS_MAX = 1e12
-"""No time is longer: what is not a number would be a time that never comes."""
+"""No time is longer: a time that is no number would never be reached."""
 
 FDS_PER_WORKER = 2
 """Descriptors that travel with a `SpawnWorkers` for each worker, in the order of its workers: stdout, stderr."""
 
 
 class WireError(ValueError):
-    """A message does not fit its schema. It is a defect of ours: the reader ends the conversation."""
+    """A message does not fit its schema. It is a bug in elastic-launch: the reader closes the channel."""
 
 
 class WorkerStart(NamedTuple):
@@ -43,15 +43,15 @@ class SpawnWorkers(NamedTuple):
 
 
 class SetDeadline(NamedTuple):
-    """The workers may run until `t_s`; the latest word counts."""
+    """The workers may run until `t_s`; the latest message counts."""
 
     t_s: float
 
 
 class TerminateWorkers(NamedTuple):
-    """SIGTERM to the process groups of these workers now, SIGKILL after `grace_s`; () are all of them."""
+    """SIGTERM to the process groups of these workers now, SIGKILL after `stop_timeout_s`; () means all of them."""
 
-    grace_s: float
+    stop_timeout_s: float
     local_ranks: tuple[int, ...] = ()
 
 
@@ -60,13 +60,13 @@ class KillWorkers(NamedTuple):
 
 
 class CloseNursery(NamedTuple):
-    """Kill everything, then exit in order."""
+    """Kill everything, then exit gracefully."""
 
 
 class ModuleToLoad(NamedTuple):
     """A module that a script has imported from `file`, after it had `changed` this of its process.
 
-    `file` is "" where it is not known; `changed` as in `elastic.channel.messages.ScriptImport`.
+    `file` is "" if it is not known; `changed` as in `elastic.channel.messages.ScriptImport`.
     """
 
     name: str
@@ -75,11 +75,12 @@ class ModuleToLoad(NamedTuple):
 
 
 class PrepareSuccessor(NamedTuple):
-    """Fork a nursery that loads these modules, too. Its socket to the agent travels with this message.
+    """Fork a successor that also loads these modules. Its socket to the agent travels with this message.
 
-    `differing` are the environment variables that a worker has and a nursery has not, or has otherwise; `changed` those
-    that the script changes before its process group is formed. `own` are the names of the user's modules. It takes
-    `share` of a core. `within` is the command of the script whose static imports bound what is loaded, () for no bound.
+    `differing` are the environment variables that a worker has and a fork server has not, or has with another value;
+    `changed` those that the script changes before its process group forms. `own` are the names of the user's modules.
+    It takes `share` of a core. `within` is the command of the script whose static imports bound what is loaded, () for
+    no bound.
     """
 
     modules: tuple[ModuleToLoad, ...]
@@ -95,21 +96,21 @@ class HandOver(NamedTuple):
 
 
 class RenewNursery(NamedTuple):
-    """Nothing runs: be as new, in the same process, and say `NurseryReady` again. Nothing is ordered until then."""
+    """Nothing runs: start over in the same process, and send `NurseryReady` again. No order is sent until then."""
 
 
 class NurseryUp(NamedTuple):
-    """The nursery stands: it holds its lock, and signals no longer reach it.
+    """The fork server runs: it holds its lock, and signals no longer reach it.
 
     With that of a successor travels a descriptor of its process (pidfd).
     """
 
 
 class NurseryReady(NamedTuple):
-    """The nursery has imported what it was to, and takes orders. `cold` says why it starts workers cold, "" if warm.
+    """The fork server has finished its imports, and accepts orders. `cold` says why it preloads nothing, "" if it does.
 
-    `said` is what its imports wrote; `watched` are stamps of files (`preload.stamp`) that make it out of date. `loaded`
-    are the modules of the script that a successor has loaded.
+    `said` is the output of its imports; `watched` are stamps of files (`preload.stamp`) that make it out of date.
+    `loaded` are the modules of the script that a successor has loaded.
     """
 
     cold: str
@@ -119,28 +120,28 @@ class NurseryReady(NamedTuple):
 
 
 class ModuleBegins(NamedTuple):
-    """A successor loads this module next: where no report follows, it was this module that ended it."""
+    """A successor loads this module next: if no report follows, it was this module that ended it."""
 
     name: str
 
 
 class ModuleUnfit(NamedTuple):
-    """The last word of a successor that has loaded what it must not have loaded, and why it must not."""
+    """The last message of a successor that has loaded a module that it must not load, and why it must not."""
 
     name: str
     why: str
 
 
 class OrderAck(NamedTuple):
-    """So many orders were obeyed in all: the answer to each of them."""
+    """The total number of orders that were carried out: the answer to each order."""
 
     orders: int
 
 
 class ChildrenForked(NamedTuple):
-    """The workers of `g` were forked; pid 0 stands for one that could not be. In the order of the `SpawnWorkers`.
+    """The workers of `g` were forked; pid 0 means that one could not be. In the order of the `SpawnWorkers`.
 
-    `cold` says of each why it started cold, "" if it started warm.
+    `cold` has for each the reason why it started without preloading, "" if it did not.
     """
 
     g: int
@@ -156,9 +157,9 @@ class ChildrenSignalled(NamedTuple):
 
 
 class ChildExited(NamedTuple):
-    """A worker exited: its exit code or minus its signal. `stopped`: the nursery had signalled it before.
+    """A worker exited: its exit code or minus its signal. `stopped`: the fork server had signalled it before.
 
-    As the agent hands it on, `stopped` is true also of a worker that left because it was asked to.
+    As the agent hands it on, `stopped` is also true of a worker that exited on request.
     """
 
     g: int
@@ -176,7 +177,7 @@ class GenerationExited(NamedTuple):
 
 
 class GenerationExpired(NamedTuple):
-    """The time to run passed, or was never given: the workers of `g` were killed or not started."""
+    """The deadline has passed, or was never set: the workers of `g` were killed or not started."""
 
     g: int
 
@@ -236,7 +237,7 @@ KINDS: Mapping[type, str] = {
 
 
 def encode(message: NurseryOrder | NurseryReport) -> bytes:
-    """One line. Environments that are not UTF-8 survive it (surrogate escapes)."""
+    """Return one line. Environments that are not UTF-8 survive it (surrogate escapes)."""
     raw = message._asdict()
     if isinstance(message, SpawnWorkers):
         raw["workers"] = [start._asdict() for start in message.workers]
@@ -260,7 +261,7 @@ def decode(line: bytes, kinds: Mapping[str, type[Message]]) -> Message:
 
 
 def _build(kind: type[Message], raw: object) -> Message:
-    """An instance of `kind` from an object that has exactly its fields, with their types."""
+    """Return an instance of `kind` from an object that has exactly its fields, with their types."""
     wanted: dict[str, str] = {name: of.__forward_arg__ for name, of in kind.__annotations__.items()}
     if not isinstance(raw, dict) or raw.keys() != wanted.keys():
         raise WireError(f"{KINDS[kind]} has the fields {sorted(wanted)}")
@@ -268,7 +269,7 @@ def _build(kind: type[Message], raw: object) -> Message:
 
 
 def _value(where: str, wanted: str, value: object) -> Any:
-    """The value as the type that the field names; it is text here because annotations are postponed."""
+    """Return the value as the type that the field names; it is text here because annotations are postponed."""
     match wanted, value:
         case ("bool", bool()) | ("str", str()):
             return value

@@ -1,9 +1,9 @@
-"""A forked worker becomes its script: what python does between its start and the first line, and after the last.
+"""A forked worker becomes its script: what Python does between its start and the first line, and after the last.
 
-The environment, `__main__`, `sys.argv`, `sys.path`, the standard streams and the signals are as python makes them;
-an uncaught exception is printed as python prints it; threads are awaited, functions of `atexit` called, and the open
-files of the script are written. Then the process ends at once. Python would next take all modules apart, which takes
-2 s with those of the nursery, and may hang in gloo.
+The environment, `__main__`, `sys.argv`, `sys.path`, the standard streams and the signals are as Python makes them; an
+uncaught exception is printed as Python prints it; then threads are joined, functions of `atexit` called, and the open
+files of the script are written. Then the process ends immediately. Python would next take all modules apart, which
+takes 2 s with those of the fork server, and may hang in gloo.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from launcher.system import proctitle
 CANNOT_OPEN = 2
 FLUSH_FAILED = 120
 TOO_LARGE = 255
-"""Exit codes of python: the script cannot be opened; stdout or stderr cannot take the rest; none that C can hold."""
+"""Exit codes of Python: the script cannot be opened; stdout or stderr cannot take the rest; one that C cannot hold."""
 
 
 class ForkTemplate:
-    """What the nursery knows of itself when it is warm, for the workers that it forks."""
+    """The state of the fork server after its imports, for the workers that it forks."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class ForkTemplate:
         read: Collection[str] = (),
         changed: Collection[str] = (),
     ) -> None:
-        """`path` is `sys.path` as python made it, without a place for the script.
+        """`path` is `sys.path` as Python made it, without an entry for the script.
 
-        `environ` is what the nursery was started with, `added` is what modules set while they were loaded. With
+        `environ` is what the fork server was started with, `added` is what modules set while they were loaded. With
         `learns` a worker reports what its script imports. `read` are variables that modules of the script have read,
         `changed` those that it is known to change.
         """
@@ -81,7 +81,7 @@ class ForkTemplate:
         run(start, self)
 
     def with_learned(self, made: learned.Learned, changed: Collection[str]) -> ForkTemplate:
-        """The same, after modules of the script were loaded, too; it is known to change these variables."""
+        """Return the template with loaded modules of the script, which is known to change the variables `changed`."""
         added = {**self.added, **made.added}
         read = self.read | made.read
         return ForkTemplate(
@@ -97,7 +97,7 @@ class ForkTemplate:
             self._guard.start(partial(start_again, start, umask))
 
     def watched(self) -> Recording | None:
-        """Watch no more; what the script has imported, None the second time, and in a process that it has forked."""
+        """Stop watching; return what the script has imported, None the second time and in a process that it forked."""
         self._guard.stop()
         return self._recorder.stop()
 
@@ -123,10 +123,10 @@ def run(start: WorkerStart, template: ForkTemplate) -> NoReturn:
                 _write_out()
     except SystemExit as error:
         code = _exit_code(error)
-    except BaseException as error:  # noqa: BLE001  # It is what ends the script, and is told.
-        interrupted = type(error) is KeyboardInterrupt  # Not a class that is derived from it, as in python.
+    except BaseException as error:  # noqa: BLE001  # It ends the script, and is reported.
+        interrupted = type(error) is KeyboardInterrupt  # Not a subclass of it, as in python.
         failure = error
-    if failure is not None:  # Outside of the handler: what goes wrong while it is told did not come of it.
+    if failure is not None:  # Outside of the handler: an error while it is reported was not caused by it.
         code = _report_exception(failure)
     del program, failure
     _leave(code, interrupted=interrupted)
@@ -150,13 +150,13 @@ def _become_script(start: WorkerStart, template: ForkTemplate) -> None:
         faulthandler.enable()
     with contextlib.suppress(
         OSError, RuntimeError, ValueError
-    ):  # `launcher.workers.reports.stacks` asks for stacks by this signal.
+    ):  # `launcher.workers.reports.stacks` asks for stack traces by this signal.
         faulthandler.register(signal.SIGRTMAX, 2, all_threads=True, chain=False)
     proctitle.show(start.argv)
     sys.orig_argv[:] = start.argv
     sys.path[:] = template.path
     for place in template.own_places:
-        sys.path_importer_cache.pop(place, None)  # What was listed there may be older than a file of today.
+        sys.path_importer_cache.pop(place, None)  # The cached listing may be older than a file of today.
     for name in template.ours:
         sys.modules.pop(name, None)  # The script may have a module of that name.
     logging._startTime = time.time()  # type: ignore[attr-defined]
@@ -171,7 +171,7 @@ def _become_script(start: WorkerStart, template: ForkTemplate) -> None:
 
 
 def _close_like_exec() -> None:
-    """Close what exec would close: all that is the nursery's."""
+    """Close what exec would close: all descriptors of the fork server."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             if fd > 2 and not os.get_inheritable(fd):
@@ -179,7 +179,7 @@ def _close_like_exec() -> None:
 
 
 def _open_streams(*, unbuffered: bool) -> None:
-    """New `sys.stdin`, `sys.stdout` and `sys.stderr`, with the encodings that python chose for the old ones."""
+    """Open new `sys.stdin`, `sys.stdout` and `sys.stderr`, with the encodings that Python chose for the old ones."""
     old = sys.stderr
     for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         before = getattr(sys, f"__{name}__")
@@ -206,11 +206,11 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 
 def _program(argv: list[str], env: dict[str, str]) -> tuple[Callable[[], object], bool]:
-    """What to call, and whether python would read it from a file itself.
+    """Return what to call, and whether Python would read it from a file itself.
 
-    It is not a function of python, so that no frame of ours is below the script but those of `run` and its caller.
+    It is not a Python function, so that no frame of ours is below the script but those of `run` and its caller.
 
-    `__main__` lasts as long as the process; a script's classes and functions name it.
+    `__main__` lasts as long as the process; a script's classes and functions refer to it.
     """
     main = types.ModuleType("__main__")
     main.__loader__ = BuiltinImporter
@@ -230,7 +230,7 @@ def _program(argv: list[str], env: dict[str, str]) -> tuple[Callable[[], object]
         sys.modules.pop(rest[0], None)
         return partial(runpy._run_module_as_main, rest[0]), False  # type: ignore[attr-defined]
     sys.argv[:] = argv[1:]
-    if pkgutil.get_importer(what) is not None:  # A zip file, or a folder, with a __main__.py.
+    if pkgutil.get_importer(what) is not None:  # A zip file, or a directory, with a __main__.py.
         _prepend_sys_path(os.path.join(os.getcwd(), what))  # Python keeps a "./" here.
         return partial(runpy._run_module_as_main, "__main__", False), False  # type: ignore[attr-defined]
     _prepend_sys_path(os.path.dirname(os.path.realpath(what)) if not safe else None)
@@ -243,7 +243,7 @@ def _prepend_sys_path(place: str | None) -> None:
 
 
 def _code(script: str, main: types.ModuleType) -> types.CodeType:
-    """The script's code; its module is told where it is."""
+    """Return the script's code; its module gets its path."""
     path = os.path.join(os.getcwd(), script.removeprefix("./"))
     main.__file__ = path
     main.__dict__["__cached__"] = None
@@ -268,7 +268,7 @@ def _code(script: str, main: types.ModuleType) -> types.CodeType:
 
 
 def _exit_code(error: SystemExit) -> int:
-    """The exit code that python gives for it; a text is written to stderr."""
+    """Return the exit code that Python gives for it; a text is written to stderr."""
     code = error.code
     if code is None:
         return 0
@@ -280,7 +280,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _report_exception(error: BaseException) -> int:
-    """Tell an uncaught exception as python does, without our own frames; the exit code."""
+    """Print an uncaught exception as Python does, without our own frames; return the exit code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -294,7 +294,7 @@ def _report_exception(error: BaseException) -> int:
         sys.excepthook(type(error), error, trace)
     except SystemExit as left:
         return _exit_code(left)
-    except BaseException as second:  # noqa: BLE001  # The script's own hook failed; python tells both.
+    except BaseException as second:  # noqa: BLE001  # The script's own hook failed; Python prints both.
         sys.stderr.write("Error in sys.excepthook:\n")
         second = second.with_traceback(second.__traceback__.tb_next if second.__traceback__ else None)
         sys.__excepthook__(type(second), second, second.__traceback__)
@@ -306,7 +306,7 @@ def _report_exception(error: BaseException) -> int:
 def _leave(code: int, *, interrupted: bool) -> NoReturn:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-    except BaseException as error:  # noqa: BLE001  # Ctrl-C while threads are awaited; python tells it and goes on.
+    except BaseException as error:  # noqa: BLE001  # Ctrl-C while threads are joined; Python prints it and continues.
         _report_exception(error)
     atexit._run_exitfuncs()
     code = code if _flush(tell=True) else FLUSH_FAILED
@@ -321,31 +321,31 @@ def _leave(code: int, *, interrupted: bool) -> NoReturn:
 
 
 def _take_handlers_away() -> None:
-    """As python does here: what a handler of the script raises from now on could only end in our own frames."""
+    """Remove the script's handlers, as Python does here: from now on an exception of theirs would be in our frames."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 
 
 def _write_files() -> None:
-    """Write what open files of the script hold, before the collector ends them in any order."""
-    for one in gc.get_objects():  # Not those of the nursery: they are frozen.
+    """Write the buffers of the script's open files, before the collector closes them in any order."""
+    for one in gc.get_objects():  # Not those of the fork server: they are frozen.
         if issubclass(type(one), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
-            with contextlib.suppress(OSError, ValueError):  # It is closed, or has lost what it writes to.
+            with contextlib.suppress(OSError, ValueError):  # It is closed, or its target is gone.
                 one.flush()
 
 
 def _write_out() -> None:
-    """What python does after the last line of a script that it has read from a file: it hides what goes wrong here."""
+    """Do what Python does after the last line of a script that it has read from a file: errors are hidden here."""
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
-        except BaseException:  # noqa: BLE001  # It is told at the end, if it still is so.
+        except BaseException:  # noqa: BLE001  # It is reported at the end, if it persists.
             continue
 
 
 def _flush(*, tell: bool) -> bool:
-    """Write out what the streams hold. False if one cannot take it; of stdout, it can be told."""
+    """Write out the buffers of the streams. False if one cannot take them; for stdout, the error can be printed."""
     written = True
     for stream in (sys.stdout, sys.stderr):
         if stream is None or _closed(stream):
@@ -362,12 +362,12 @@ def _flush(*, tell: bool) -> bool:
 def _closed(stream: Any) -> bool:
     try:
         return bool(stream.closed)
-    except BaseException:  # noqa: BLE001  # As in python: a stream that cannot say it counts as open.
+    except BaseException:  # noqa: BLE001  # As in Python: a stream that raises here counts as open.
         return False
 
 
 def _ignored(error: BaseException, where: object) -> None:
-    """Tell an exception that nobody can catch any more."""
+    """Print an exception that nothing can catch."""
     error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)  # Without our frame.
     exc_info = (type(error), error, error.__traceback__)
     try:
@@ -377,5 +377,5 @@ def _ignored(error: BaseException, where: object) -> None:
         else:
             names = ("exc_type", "exc_value", "exc_traceback", "err_msg", "object")
             sys.unraisablehook(types.SimpleNamespace(**dict(zip(names, (*exc_info, None, where), strict=True))))
-    except BaseException:  # noqa: BLE001  # There is no place left to tell it.
+    except BaseException:  # noqa: BLE001  # There is no stream left to print it on.
         return

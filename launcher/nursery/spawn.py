@@ -1,7 +1,7 @@
 """What happens in a worker's process between fork and its program.
 
-The new process leads its own session and group, dies with the nursery, has clean signals, its own working directory,
-and writes to the descriptors it was given. Standard library only.
+The new process leads its own session and group, dies with the fork server, has default signal handlers, its own working
+directory, and writes to the descriptors it was given. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ LASTING = frozenset(
         errno.EPERM,
     }
 )
-"""Errors that a second try does not mend. Others pass: no memory, a file that is being written, a dead server."""
+"""Errors that a second attempt does not fix. Others may pass: no memory, a file being written, a dead server."""
 
 
 class ChildStarted(BaseException):
-    """Raised in a new process that is to be a worker without another program.
+    """Raised in a new process that becomes a worker without starting another program.
 
-    It leaves every frame of the nursery behind, so that none is seen from the script.
+    It unwinds every frame of the fork server, so that the script sees none of them.
     """
 
     def __init__(self, start: WorkerStart) -> None:
@@ -45,10 +45,10 @@ class ChildStarted(BaseException):
 
 
 class SuccessorStarted(BaseException):
-    """Raised in a new process that is to be a nursery: it leaves every frame of the old one behind."""
+    """Raised in a new process that becomes a fork server: it unwinds every frame of the old one."""
 
     def __init__(self, fd: int, order: PrepareSuccessor, parent: int) -> None:
-        """`fd` is its socket to the agent; `parent` the nursery that has forked it."""
+        """`fd` is its socket to the agent; `parent` the fork server that has forked it."""
         super().__init__()
         self.fd = fd
         self.order = order
@@ -56,7 +56,7 @@ class SuccessorStarted(BaseException):
 
 
 def fork_successor(fd: int, order: PrepareSuccessor) -> int:
-    """Fork a nursery. Returns its pid; raises `SuccessorStarted` in the new process.
+    """Fork a fork server. Returns its pid; raises `SuccessorStarted` in the new process.
 
     It dies with this one until it is ready.
     """
@@ -77,8 +77,8 @@ def fork(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStart], No
 
     Raises `ChildStarted` in the new process if `run` does.
 
-    All signals are blocked over the fork, so that a SIGTERM that comes before the new process has its own
-    dispositions stays pending and is not lost to the nursery's.
+    All signals are blocked over the fork, so that a SIGTERM that arrives before the new process has its own
+    dispositions stays pending and is not lost to the fork server's.
     """
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     nursery = os.getpid()
@@ -93,17 +93,17 @@ def fork(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStart], No
 
 
 def execute(start: WorkerStart) -> NoReturn:
-    """The cold way: replace this process by the program, found along the worker's own PATH."""
+    """Start without preloading: replace this process by the program, found along the worker's own PATH."""
     os.execvpe(start.argv[0], start.argv, start.env)
 
 
 def start_warm(start: WorkerStart) -> NoReturn:
-    """The warm way: go on as the worker, in the modules that the nursery has imported. Raises `ChildStarted`."""
+    """Start preloaded: continue as the worker, with the modules of the fork server. Raises `ChildStarted`."""
     raise ChildStarted(start)
 
 
 def start_error(start: WorkerStart, error: OSError | ValueError) -> bytes:
-    """The line in a worker's log that says why it did not start."""
+    """Return the line for a worker's log with the reason why it did not start."""
     program = start.argv[0] if start.argv else "(nothing)"
     why = str(error)
     if isinstance(error, OSError):
@@ -111,9 +111,9 @@ def start_error(start: WorkerStart, error: OSError | ValueError) -> bytes:
         if isinstance(error.filename, str) and error.filename != program:
             why += f": {error.filename}"
         elif isinstance(error, FileNotFoundError) and os.path.exists(program):
-            why = "the interpreter that its first line names is not there"
+            why = "the interpreter in its first line does not exist"
         elif error.errno == errno.ENOEXEC:
-            why = f"{error.strerror}; does its first line say what runs it, such as #!/bin/sh?"
+            why = f"{error.strerror}; does its first line name an interpreter, such as #!/bin/sh?"
     lasts = isinstance(error, ValueError) or error.errno in LASTING
     verb = "cannot" if lasts else "could not"
     return os.fsencode(f"elastic-launch: {verb} start {program}: {why}\n")  # `failure_causes` reads it.
@@ -125,7 +125,7 @@ def _run_child(start: WorkerStart, out: int, err: int, run: Callable[[WorkerStar
     try:
         os.setsid()
         on_parent_death(signal.SIGKILL)
-        if os.getppid() != nursery:  # It died before the signal was asked for.
+        if os.getppid() != nursery:  # It died before the parent-death signal was set.
             os._exit(128 + signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals():

@@ -1,8 +1,8 @@
-"""A warm worker whose script sets a variable too late is run again from its first line, cold, in the same process.
+"""A preloaded worker whose script sets a variable too late is run again from its first line, without preloading.
 
-Modules that were loaded before the script have read environment variables. Which of them a script sets is known from
-an earlier run of it. One that sets another one this time, before its process group is formed, would find modules that
-do not know it: nothing is lost if it is run from its first line again, in a fresh python.
+Modules that were loaded before the script have read environment variables. An earlier run of the script shows which of
+them it sets. If it sets another one this time, before its process group forms, the loaded modules would not know its
+value. The script is then run from its first line again, in the same process and in a fresh Python: nothing is lost.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class VariableGuard:
     """Watches what a script does to its environment, from `start` to `stop`."""
 
     def __init__(self, variables: Collection[str], but: Collection[str]) -> None:
-        """`variables` are those that must not be changed, without `but`; "A_*" are all that begin so."""
+        """`variables` are those that must not be changed, without `but`; "A_*" means all that begin with "A_"."""
         self._variables, self._but = frozenset(variables), frozenset(but)
         self._beginnings = tuple(name[:-1] for name in variables if name.endswith("*"))
         self._originals: dict[str, Any] = {}
 
     def start(self, changes: Callable[[str], object]) -> None:
-        """Begin; `changes` is called with the name of a variable that is about to change."""
+        """Start; `changes` is called with the name of a variable that is about to change."""
         if not self._variables:
             return
         kind, pid = type(os.environ), os.getpid()
@@ -65,7 +65,7 @@ class VariableGuard:
 
 
 def start_again(start: WorkerStart, umask: int, variable: str) -> NoReturn:
-    """Tell the agent and the worker's log why, and be the worker that was started, cold.
+    """Send the reason to the agent and the worker's log, and start the worker again, without preloading.
 
     May be called in any thread; what an exec keeps of the process is as at its first start.
     """

@@ -1,20 +1,20 @@
-"""The nursery: a small single-threaded process that forks a node's workers and guards them.
+"""The fork server: a small single-threaded process that forks a node's workers and supervises them.
 
-The agent starts it with one end of a socket pair and speaks `launcher.nursery.protocol` to it. It promises:
+The agent starts it with one end of a socket pair and speaks `launcher.nursery.protocol` to it. It guarantees:
 
-- A worker runs only while `CLOCK_BOOTTIME` is below the time that the agent gave last. At that time, also while the
-  agent is frozen, everything is killed. Before a time is given nothing starts.
-- When the agent is gone, however it died, everything is killed at once.
-- A generation is reported as vanished when all its workers were reaped and no process that descends from them is left,
-  also none that made its own session (the nursery is a child subreaper, so orphans come to it).
-- An exit is reported at once: SIGCHLD wakes the loop. Nothing here blocks, not even a report to a frozen agent.
-- Every order is answered, so that the agent knows a nursery that was stopped. Such a one wakes when its agent dies.
-- If the nursery itself is killed, the kernel kills the workers (parent-death signal).
+- A worker runs only while `CLOCK_BOOTTIME` is below the deadline that the agent sent last. At that time, even while the
+  agent is frozen, everything is killed. Nothing starts before a deadline is set.
+- When the agent exits, for any reason, everything is killed at once.
+- A generation is reported as exited when all its workers were reaped and no process that descends from them is left,
+  not even in its own session (the fork server is a child subreaper, so orphans become its children).
+- An exit is reported immediately: SIGCHLD wakes the loop. Nothing here blocks, not even a report to a frozen agent.
+- Every order is answered, so that the agent detects a suspended fork server. That one wakes when its agent dies.
+- If the fork server itself is killed, the kernel kills the workers (parent-death signal).
 
-It has one thread, always: the parent-death signal belongs to the thread that forked, and other threads would not be in
-what is forked. It imports the standard library and its small neighbours only, and, where its workers are to start warm,
-what `launcher.nursery.preload` names. None of them makes a dataclass: the module for that loads python's inspection of
-code, and each class is compiled at each start. Its own start is in `launcher.nursery.main`, a worker's in
+It always has one thread: the parent-death signal belongs to the thread that forked, and other threads would be missing
+in the forked process. It imports only the standard library and its small neighbours and, if its workers start
+preloaded, what `launcher.nursery.preload` names. None of them makes a dataclass: the module for that loads Python's
+inspection of code, and each class is compiled at each start. Its own start is in `launcher.nursery.main`, a worker's in
 `launcher.nursery.spawn` and `launcher.nursery.run_script`.
 """
 
@@ -62,7 +62,7 @@ from launcher.system.processes import Process, descendants, exited_child, has_ch
 from launcher.system.worker_signals import kill_group, kill_processes, stop_group
 
 POLL_S = 0.25
-"""Longest sleep while workers run: a machine that was suspended is noticed this soon after it wakes."""
+"""Longest sleep while workers run: a host that was suspended is detected this soon after it wakes."""
 
 
 class RunningGeneration:
@@ -75,16 +75,16 @@ class RunningGeneration:
         """pid → local rank, of those that were not reaped."""
         self.signalled: set[int] = set()
         self.kill_at_s: dict[int, float] = {}
-        """pid → when its grace ends, of those that are being stopped."""
+        """pid → end of its stop timeout, of those that are being stopped."""
         self.killed = False
 
 
 class NurseryExit(Enum):
     """Why `Nursery.serve` returned."""
 
-    CLOSED = "the agent said so"
-    ORPHANED = "the agent is gone"
-    RENEWED = "the nursery is to be made anew"
+    CLOSED = "the agent closed it"
+    ORPHANED = "the agent has exited"
+    RENEWED = "the fork server is to start over"
     SUCCEEDED = "its successor has the node"
 
 
@@ -97,14 +97,14 @@ class Nursery:
         parents: Collection[int],
         why_cold: Callable[[WorkerStart], str],
     ) -> None:
-        """Guard for the process that holds the other end of `agent`, as long as the parent is one of `parents`.
+        """Supervise for the process that holds the other end of `agent`, as long as the parent is one of `parents`.
 
-        A worker for which `why_cold` has a reason is executed, any other is forked warm.
+        A worker for which `why_cold` has a reason is executed, any other is forked with the preloaded modules.
         """
         self._agent = agent
         self._parents = parents
         self._successors: set[int] = set()
-        """Nurseries that this one has forked."""
+        """Fork servers that this one has forked."""
         self._pid = os.getpid()
         self._why_cold = why_cold
         self._poll = select.poll()
@@ -113,10 +113,10 @@ class Nursery:
         self._until_s = -math.inf
         self._generation: RunningGeneration | None = None
         self._end: NurseryExit | None = None
-        """Why it is to return, None if it is not."""
+        """The reason to return, None while it serves."""
 
     def serve(self, prepared: NurseryReady) -> NurseryExit:
-        """Tell that it is `prepared`, and run until there is an end. Nothing is left running on return.
+        """Report that it is `prepared`, and run to the end. Nothing is left running on return.
 
         Raises `spawn.ChildStarted` in a new process that is to be a worker.
         """
@@ -131,7 +131,7 @@ class Nursery:
                 ready = {fd for fd, _ in self._poll.poll(self._patience_ms())}
                 self._watch_clock()
                 if wake.fileno() in ready:
-                    wake.recv(4096)  # If there are more, the next poll says so at once.
+                    wake.recv(4096)  # If there are more, the next poll returns immediately.
                 self._reap()
                 if os.getppid() not in self._parents:
                     self._lose_agent()
@@ -145,7 +145,7 @@ class Nursery:
             wake.close()
             os.close(waker)
             raise
-        except BaseException:  # A defect of ours: still leave nothing behind.
+        except BaseException:  # A bug in elastic-launch: still leave nothing behind.
             if self._generation is not None and os.getpid() == self._pid:
                 self._kill(self._generation)
             raise
@@ -158,7 +158,7 @@ class Nursery:
     # Time.
 
     def _patience_ms(self) -> int | None:
-        """How long the next poll may sleep; None is until something comes."""
+        """Return how long the next poll may sleep; None means until something arrives."""
         running = self._generation
         if running is None:
             return None
@@ -169,7 +169,7 @@ class Nursery:
         return max(0, math.ceil((until_s - now_s) * 1000))
 
     def _watch_clock(self) -> None:
-        """Before anything else after each sleep: end what has no right to run any more, or has had its grace."""
+        """Before anything else after each sleep: kill what is past its deadline or its stop timeout."""
         running = self._generation
         if running is None or running.killed:
             return
@@ -182,7 +182,7 @@ class Nursery:
         if late and late >= running.alive.keys():
             self._kill(running)
             return
-        for pid in late:  # What they left in sessions of their own is swept up with the last worker.
+        for pid in late:  # Their descendants in other sessions are killed after the last worker.
             del running.kill_at_s[pid]
             kill_group(pid)
 
@@ -204,8 +204,8 @@ class Nursery:
                     self._until_s = t_s
                 case SpawnWorkers(g, workers):
                     self._spawn(g, workers)
-                case TerminateWorkers(grace_s, local_ranks):
-                    self._stop(grace_s, local_ranks)
+                case TerminateWorkers(stop_timeout_s, local_ranks):
+                    self._stop(stop_timeout_s, local_ranks)
                 case KillWorkers():
                     if self._generation is not None:
                         self._kill(self._generation)
@@ -223,7 +223,7 @@ class Nursery:
 
     def _spawn(self, g: int, workers: tuple[WorkerStart, ...]) -> None:
         if self._generation is not None:
-            raise WireError(f"generation {g} cannot start: generation {self._generation.g} is still there")
+            raise WireError(f"generation {g} cannot start: generation {self._generation.g} still runs")
         if len(self._agent.fds) < FDS_PER_WORKER * len(workers):
             raise WireError("a Spawn came without its descriptors")
         running = self._generation = RunningGeneration(g)
@@ -254,12 +254,12 @@ class Nursery:
         if not self._agent.fds:
             raise WireError("a Prepare came without its socket")
         fd = self._agent.fds.popleft()
-        with contextlib.suppress(OSError):  # There is no memory for one: its socket is closed, which says so.
+        with contextlib.suppress(OSError):  # There is no memory for one: closing its socket reports that.
             self._successors.add(spawn.fork_successor(fd, order))
         os.close(fd)
 
     def _refuse(self, running: RunningGeneration, workers: tuple[WorkerStart, ...]) -> None:
-        """No right to run: say so, and let every worker count as killed before its first instruction."""
+        """Report that the deadline has passed, and that every worker was killed before its first instruction."""
         for _ in range(FDS_PER_WORKER * len(workers)):
             os.close(self._agent.fds.popleft())
         running.killed = True
@@ -267,11 +267,11 @@ class Nursery:
         for start in workers:
             self._send_report(ChildExited(running.g, start.local_rank, -signal.SIGKILL, boottime(), True))
 
-    def _stop(self, grace_s: float, local_ranks: tuple[int, ...]) -> None:
+    def _stop(self, stop_timeout_s: float, local_ranks: tuple[int, ...]) -> None:
         running = self._generation
         if running is None or running.killed:
             return
-        self._reap()  # Who exited by itself before this moment was not stopped by us.
+        self._reap()  # A worker that exited on its own before this moment was not stopped by us.
         named = {
             pid: local_rank for pid, local_rank in running.alive.items() if not local_ranks or local_rank in local_ranks
         }
@@ -280,11 +280,11 @@ class Nursery:
             stop_group(pid)
         running.signalled.update(fresh)
         self._send_report(ChildrenSignalled(running.g, tuple(fresh.values())))
-        kill_at_s = boottime() + grace_s
+        kill_at_s = boottime() + stop_timeout_s
         running.kill_at_s |= {pid: min(running.kill_at_s.get(pid, math.inf), kill_at_s) for pid in named}
 
     def _kill(self, running: RunningGeneration) -> None:
-        """SIGKILL to every group, then to whoever descends from us: those who made their own session."""
+        """Send SIGKILL to every group, then to every other descendant: those in their own sessions."""
         self._reap()
         running.killed = True
         running.signalled.update(running.alive)
@@ -293,7 +293,7 @@ class Nursery:
         kill_processes(self._family())
 
     def _family(self) -> list[Process]:
-        """What descends from this process, without its successors and what these have started."""
+        """Return the descendants of this process, without its successors and their descendants."""
         found, apart = descendants(os.getpid()), {*self._successors}
         for process in found:  # A parent comes before its children.
             if process.parent in apart:
@@ -301,7 +301,7 @@ class Nursery:
         return [process for process in found if process.pid not in apart]
 
     def _lose_agent(self) -> None:
-        """The agent is gone. Whatever is in its socket no longer counts."""
+        """Handle the exit of the agent. Whatever is in its socket no longer counts."""
         if self._orphaned:
             return
         self._end = NurseryExit.ORPHANED
@@ -314,7 +314,7 @@ class Nursery:
     # Ends.
 
     def _reap(self) -> None:
-        """Take every exit that is there. A leader's group is killed while its zombie still keeps the number taken."""
+        """Take every exit. A leader's group is killed while its zombie still occupies the process ID."""
         while (ended := exited_child()) is not None:
             running = self._generation
             if running is not None and ended in running.alive:
@@ -331,7 +331,7 @@ class Nursery:
                     kill_processes(in_sessions([ended]))  # What its imports have started.
 
     def _sweep(self) -> None:
-        """Once all workers are reaped: kill what they left behind, and say when nothing is left."""
+        """Once all workers are reaped, kill the processes that they left behind, and report when none is left."""
         running = self._generation
         if running is None or running.alive:
             return
@@ -342,12 +342,12 @@ class Nursery:
             foreign = kill_processes(living)
             only_successors = not family and self._successors
             if not only_successors and (not living or len(foreign) < len(living)):
-                return  # SIGCHLD tells when they can be reaped.
+                return  # SIGCHLD comes when they can be reaped.
         self._generation = None
         self._send_report(GenerationExited(running.g, tuple(foreign)))
 
     def _clearing(self) -> bool:
-        """On the way out: kill what imports have left, and successors without a node; whether something still ends."""
+        """Before returning: kill what imports have left, and successors without a node; True while any still runs."""
         if not has_children():
             return False
         family = self._family() if self._end is NurseryExit.SUCCEEDED else descendants(os.getpid())
@@ -363,7 +363,7 @@ class Nursery:
             self._flush()
 
     def _flush(self) -> None:
-        """Send what the socket takes now; a frozen agent must not freeze us."""
+        """Send what the socket accepts now; a frozen agent must not freeze this process."""
         try:
             self._agent.flush()
         except ChannelClosed:
@@ -371,7 +371,7 @@ class Nursery:
 
 
 def _wake_on_exits() -> tuple[socket.socket, int]:
-    """A socket that becomes readable with each SIGCHLD, and the descriptor of its other end."""
+    """Return a socket that becomes readable with each SIGCHLD, and the descriptor of its other end."""
     wake, waker = socket.socketpair()
     wake.setblocking(False)
     waker.setblocking(False)

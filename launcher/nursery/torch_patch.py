@@ -1,13 +1,13 @@
-"""Sees when the process group of a script stands that does not use our library, and says so to the agent.
+"""Reports to the agent when the process group of a script that does not use the elastic library is ready.
 
-And has the workers wait until rank 0 listens, in milliseconds: left alone they lose half a second whenever rank 0 is
-not the first (`elastic._port_wait`).
+It also makes the workers wait until rank 0 listens, in milliseconds: otherwise they lose half a second whenever rank 0
+is not the first (`elastic._port_wait`).
 
-A worker that was forked warm calls `install` before its script, when its environment is there.
-`torch.distributed.init_process_group` is then ours around torch's: it does what torch's does, and says one word
-before, that it waits, and one afterwards. Nothing is imported and nothing connected before it is called: where torch is
-not loaded yet there is nothing to do, and the agent sees the worker no further than its start. The words cost a
-connection that is closed at once, so that the worker is not taken for one that listens.
+A preloaded worker calls `install` before its script, when its environment is set.
+`torch.distributed.init_process_group` is then a wrapper around torch's: it does what torch's does, and sends one
+message before, which says that it waits, and one afterwards. Nothing is imported and nothing connected before it is
+called: if torch is not loaded yet there is nothing to do, and the agent knows nothing about the worker after its start.
+The messages use a connection that is closed at once, so that the worker does not seem to accept planned restarts.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from elastic.errors import ConfigError
 from launcher.nursery.import_recorder import Recording
 
 OFF: Final = "ELASTIC_NO_TORCH_PATCH"
-"""A worker that has this variable is left alone."""
+"""A worker that has this variable is not patched."""
 HOME: Final = "torch.distributed.distributed_c10d"
 NAME: Final = "init_process_group"
 PLACED: Final = ("backend", "init_method", "timeout", "world_size", "rank", "store")
-"""Its parameters by place, as far as they matter."""
+"""Its positional parameters, as far as they matter."""
 OTHERS: Final = "the other workers"
 PORT_MAX: Final = 65_535
 LISTEN_LIMIT_S: Final = 5.0
-"""Later torch's own client waits, and warns: half a second more does not matter then."""
+"""After this time torch's own client waits, and warns: half a second more does not matter then."""
 _kept: Final[list[Any]] = []
 """The groups that were made: they end with the process, and not before.
 
-torch 2.13 with gloo hangs where a DDP model is the last to hold a group that the script has destroyed: the reducer goes
-with python's lock, and waits for a thread that needs the lock to let go of a collective (seen in 3 of 8 ends on a busy
-machine). A warm worker ends without taking modules apart, so what is here is never let go.
+torch 2.13 with gloo hangs if a DDP model is the last to hold a group that the script has destroyed: the reducer is
+destroyed while it holds Python's lock, and waits for a thread that needs the lock to release a collective (seen in 3 of
+8 exits on a busy host). A preloaded worker exits without taking modules apart, so these groups are never released.
 """
 
 
 def install(recorded: Callable[[], Recording | None]) -> bool:
-    """Put ours around torch's, wherever it is called from; False if it is `OFF`, or torch is not loaded.
+    """Wrap torch's function, wherever it is called from; returns False if it is `OFF`, or torch is not loaded.
 
-    `recorded` returns what the script has imported, once its process group is formed.
+    `recorded` returns what the script has imported, once its process group has formed.
 
     To a script it is the same function: name, signature, documentation, and where pickle finds it.
     """
@@ -61,7 +61,7 @@ def install(recorded: Callable[[], Recording | None]) -> bool:
     @functools.wraps(theirs)
     def init_process_group(*args: Any, **options: Any) -> Any:
         nonlocal said
-        own = os.getpid() == pid  # What the script forks is no worker.
+        own = os.getpid() == pid  # A process that the script forks is no worker.
         given = {**dict(zip(PLACED, args, strict=False)), **options}
         with _speaking(environ, given) if own and not said else nullcontext() as end:
             if own:
@@ -76,14 +76,14 @@ def install(recorded: Callable[[], Recording | None]) -> bool:
         said = said or own
         return answer
 
-    for module in tuple(sys.modules.values()):  # Others have taken the name over, as torch's device_mesh has.
+    for module in tuple(sys.modules.values()):  # Others have imported the name, as torch's device_mesh has.
         if isinstance(module, ModuleType) and vars(module).get(NAME) is theirs:
             setattr(module, NAME, init_process_group)
     return True
 
 
 def _imports(recording: Recording) -> messages.ScriptImports | None:
-    """As the agent takes it."""
+    """Return the recording as a message for the agent."""
     modules = (messages.ScriptImport(*module) for module in recording.modules)
     return messages.script_imports(modules, recording.changed, (messages.OwnFile(*file) for file in recording.own))
 
@@ -104,9 +104,9 @@ def _await_rank_0(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
 
 @contextmanager
 def _speaking(environ: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[client.ChannelClient | None]:
-    """The connection that this process has, or one for these words alone: that it waits, and that it does no more.
+    """Yield the connection that this process has, or one for these two messages alone.
 
-    `elastic.init` has said itself that it waits: it gives torch the store where the workers have met.
+    `elastic.init` has reported its wait itself: it gives torch the store in which the workers have met.
     """
     end = client.connected_client()
     if end is not None:
@@ -116,7 +116,7 @@ def _speaking(environ: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[
         return
     try:
         end = client.ChannelClient(environ[messages.VARIABLE], client.hello(environ, stacks_signal=0))
-    except (OSError, ConfigError):  # Nobody listens any more; or the script has changed its RANK: torch says that.
+    except (OSError, ConfigError):  # The agent no longer listens; or the script changed its RANK: torch reports that.
         yield None
         return
     end.send(messages.JoiningGroup(OTHERS, at=messages.clock()))

@@ -1,4 +1,4 @@
-"""The links of an agent, joined to its core: actions in, events out."""
+"""Connects the links of an agent to its core: actions in, events out."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Asked = (
     | actions.AskVouch
     | actions.CloseInbound
 )
-"""The actions that are done here."""
+"""The actions that this module performs."""
 
 
 class HeardWait(NamedTuple):
-    """What this node heard from `node`: `ends` are when the times of the text are over, on this node's clock.
+    """The wait that `node` has sent this node; `ends` are the ends of the times in `text`, on this node's clock.
 
-    Without a `code` it is a wait that this version does not know.
+    `code` is None if this version does not know the reason.
     """
 
     node: str
@@ -46,16 +46,16 @@ class HeardWait(NamedTuple):
 
     @classmethod
     def of(cls, node: str, told: WaitTold, now: float) -> HeardWait:
-        """What a message says that comes now."""
+        """Convert a message that arrives at `now`."""
         return cls(node, Reason.__members__.get(told.code), told.text, tuple(now + left for left in told.left))
 
     def reason_at(self, now: float) -> str:
-        """The sentence as it is to be said now."""
+        """Return the text with the remaining times at `now`."""
         return counted_down(self.text, [end - now for end in self.ends])
 
 
 class LinkAdapter:
-    """Everything that this agent says and hears over links."""
+    """Performs the core's link actions, and turns messages from links into events for the core."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class LinkAdapter:
     ) -> None:
         """Accept links from now on; `put` takes the events for the core.
 
-        `find(node)` reads where another node listens. `stepped_at()`: when workers of this node reported a step last.
-        `on_heard_wait` is called whenever the leader has told this node what it waits for. `on_look` owns every
-        connection of somebody who only wants to look.
+        `find(node)` reads the address at which another node listens. `stepped_at()` returns when workers of this node
+        last reported a step. `on_heard_wait` is called whenever the leader has sent this node what it waits for.
+        `on_look` takes over the connection of every authenticated status client.
         """
         self._facts = facts
         self._find = find
@@ -106,13 +106,13 @@ class LinkAdapter:
         hello.hand_to(self._links.accept)
 
     def tell_wait(self, nodes: Collection[str], told: WaitTold) -> None:
-        """Tell these nodes, as the leader, what they wait for."""
+        """Send these nodes, as the leader, what they wait for."""
         self._links.tell(nodes, told)
 
     def heard_wait(self) -> HeardWait | None:
-        """What the leader has sent this node that it waits for.
+        """Return what the leader has sent this node that it waits for, None if that no longer applies.
 
-        It counts for as long as the link is up that it came over: who does not lead any more closes its links.
+        It applies while the link that carried it is up: a node that is no longer the leader closes its links.
         """
         if self._heard is not None and self._heard.node not in self._links.watchers:
             self._heard = None
@@ -124,17 +124,17 @@ class LinkAdapter:
         return self._links.secret_text
 
     def learn(self, view: StoreView) -> None:
-        """Take the job's secret from the store. One that was deleted goes on to count."""
+        """Take the job's secret from the store. A secret that was deleted stays valid."""
         if view.secret is not None:
             self._links.secret(view.secret.value)
 
     def held_up_events(self) -> tuple[agent_events.Event, ...]:
-        """What the core is to know before it gets another event, if this process was held up."""
+        """Return what the core must know before its next event, if this process was suspended."""
         found = self._links.heartbeats.take_hold_up()
         return (agent_events.SilenceChanged(*found),) if found is not None else ()
 
     def perform(self, action: Asked) -> None:
-        """Do what the core asks for."""
+        """Perform an action of the core."""
         match action:
             case actions.WatchLinks(targets=targets):
                 self._links.watch(targets)
@@ -150,15 +150,15 @@ class LinkAdapter:
                 self._links.close_inbound(nodes)
 
     def linked(self) -> frozenset[str]:
-        """The nodes that this one has a link to, or that have one to it."""
+        """Return the nodes that are linked to this one, in either direction."""
         return self._facts.links.up.union(self._links.watchers)
 
     def close(self) -> None:
-        """Say goodbye: nobody takes this for a death."""
+        """Close all links with a goodbye, so that no node takes this for a death."""
         self._links.close()
 
     def _world_stepped_at(self, node: str) -> float:
-        """When this node's workers made a step that those of another node have a part in."""
+        """Return when this node's workers last made a step together with those of another node."""
         generation = self._facts.generation
         if generation is None or generation.g != self._facts.workers.g or generation.index(node) is None:
             return NEVER
@@ -166,6 +166,6 @@ class LinkAdapter:
 
     def _hear_wait(self, node: str, told: WaitTold) -> None:
         leader = self._facts.view.leader
-        if leader is None or leader.value.node == node:  # No other node knows; the leader asks no other.
+        if leader is None or leader.value.node == node:  # Only the leader sends waits.
             self._heard = HeardWait.of(node, told, boottime())
             self._on_heard_wait()

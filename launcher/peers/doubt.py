@@ -1,4 +1,4 @@
-"""Who of the linked nodes answers, asked again and again while the core doubts that they are there."""
+"""Queries the linked nodes in rounds while the core doubts that they are alive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ RECENT_ROUNDS = 2
 
 
 class LinkDoubt:
-    """Rounds of one question to every linked node: a node that is silent counts as not linked.
+    """Sends one query per round to every linked node; a node that does not answer counts as not linked.
 
-    A node that misses a question is silent until it answers another one, its link is new, or the doubt is over. One
-    late answer is forgiven if the node answered the question before, a moment ago: a busy machine can pause for longer
-    than a question waits.
+    A node that misses a query counts as silent until it answers another one, its link is new, or the doubt is over. One
+    missed answer is tolerated if the node has just answered the query before: a busy host can pause for longer than
+    the query waits.
     """
 
     def __init__(
@@ -24,10 +24,10 @@ class LinkDoubt:
         later: Callable[[float, Callable[[], None]], object],
         clock: Callable[[], float],
     ) -> None:
-        """`ask(number)` asks every linked node, which leads to `answered`; `later(seconds, call)` waits.
+        """Take `ask(number)`, which queries every linked node and leads to `answered`, and `later(seconds, call)`.
 
-        `tell(nodes, heard_at)` is given the nodes whose link is up and that are not silent, at each change and after
-        each round; `heard_at` is when the newest question was asked, on `clock`, that none of these nodes has missed.
+        `tell(nodes, heard_at)` gets the nodes whose link is up and that are not silent, at each change and after each
+        round; `heard_at` is when the newest query was sent, on `clock`, that none of these nodes has missed.
         """
         self._ask, self._tell, self._later, self._clock = ask, tell, later, clock
         self._wanted = False
@@ -41,20 +41,20 @@ class LinkDoubt:
         self._silent: frozenset[str] = frozenset()
 
     def every(self, seconds: float) -> None:
-        """Ask at once and then at this interval; 0.0: not any more."""
+        """Query at once and then at this interval; 0.0 stops the rounds."""
         self._wanted, self._every_s = bool(seconds), seconds or self._every_s
         if self._wanted and not self._open:
             self._begin()
 
     def links_changed(self, up: Collection[str]) -> None:
-        """Other links are up than before. A node whose link is new is heard, whatever it has missed before."""
+        """Take the links that are up now. A node with a new link is not silent, even if it missed queries before."""
         self._up = frozenset(up)
         self._asked &= self._up
         self._silent &= self._up
         self._tell(self._up - self._silent, self._heard_at)
 
     def answered(self, number: int, nodes: frozenset[str]) -> None:
-        """Take the end of a round: these nodes have answered in time."""
+        """End a round; `nodes` have answered in time."""
         if number != self._number:
             return
         missed = self._asked - nodes

@@ -1,4 +1,4 @@
-"""The heartbeats of an agent: when they are sent, and what follows from those that come, or do not."""
+"""The heartbeats of an agent: sends them, and detects silent nodes from those that arrive."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from elastic.core.agent.state import SilentPeer
 from launcher.peers.silence_detector import SilenceDetector
 
 PART = 100
-"""Heartbeats that are sent in one go; those of a larger job are spread over the interval."""
+"""Heartbeats that are sent at once; those of a larger job are spread over the interval."""
 LATE_INTERVALS = 1.25
-"""An agent that sends none checks for silence with each heartbeat, and by a timer if the next is later than this."""
+"""An agent that sends no heartbeats checks for silence at each one that arrives, and by a timer after this interval."""
 
 
 class Heartbeats:
-    """Sends heartbeats to the watched nodes, and tells which nodes are silent."""
+    """Sends heartbeats to the watched nodes, and reports which nodes are silent."""
 
     def __init__(
         self,
@@ -26,10 +26,10 @@ class Heartbeats:
         heard_otherwise_at: Callable[[str], float],
         clock: Callable[[], float],
     ) -> None:
-        """`send(every_s, part, parts)` sends one to each of that part of the watched nodes, and tells how many all are.
+        """Take `send(every_s, part, parts)`, which sends to that part of the watched nodes and returns the size of all.
 
-        `on_silence` gets the nodes that are silent whenever these change, when this process continued after it had been
-        held up, and the nodes that were silent before and have been heard since. `heard_otherwise_at(node)`: as in
+        At each change, `on_silence` gets the silent nodes, when this process continued after it had been suspended, and
+        the nodes that were silent before and have been heard since. `heard_otherwise_at(node)`: as in
         `SilenceDetector`.
         """
         self._send = send
@@ -47,11 +47,11 @@ class Heartbeats:
         self._closed = False
 
     def set(self, every_s: float, timeout_s: float) -> None:
-        """Send them at this interval (0.0: none), and watch for a silence of this time (0.0: for none)."""
+        """Send heartbeats at this interval (0.0: none), and detect silences of `timeout_s` (0.0: none)."""
         self._every_s = every_s
         self._look_s = every_s or min(HEARTBEAT_S, timeout_s / BEATS_PER_TIMEOUT)
         had = self._detector.silent
-        held_up = self._detector.notice_held_up(self._clock())  # The timer that shows it is replaced now.
+        held_up = self._detector.notice_held_up(self._clock())  # The timer that would show it is replaced below.
         self._detector.set_timeout(timeout_s)
         if self._timer is not None:
             self._timer.cancel()
@@ -63,11 +63,11 @@ class Heartbeats:
         self._tell(held_up or had != self._detector.silent)
 
     def sent(self, node: str, link: object) -> None:
-        """A heartbeat was sent over a link; the node answers each."""
+        """Record a sent heartbeat, which the node must answer."""
         self._detector.expect_beats(node, link, self._every_s, self._clock())
 
     def beat(self, node: str, link: object, every_s: float) -> None:
-        """A heartbeat has come over a link."""
+        """Record a heartbeat that arrived over a link."""
         was_silent, now = node in self._detector.silent, self._clock()
         self._tell(self._detector.beat(node, link, every_s, now), {node} if was_silent else ())
         if not self._every_s and self._timer is not None and not self._closed:
@@ -77,37 +77,37 @@ class Heartbeats:
             self._wake(now)
 
     def heard(self, node: str) -> None:
-        """Something else has come from a node."""
+        """Record another message of a node."""
         was_silent = node in self._detector.silent
         self._tell(self._detector.heard(node, self._clock()), {node} if was_silent else ())
 
     def link_ended(self, node: str, link: object) -> None:
-        """A link ended in order: no heartbeat is to come over it."""
+        """Expect no more heartbeats over a link that was closed with a goodbye."""
         self._tell(self._detector.forget(node, link))
 
     def unwatched(self, node: str) -> None:
-        """This agent does not watch a node any more, over whichever link its heartbeats came."""
+        """Forget a node that this agent no longer watches, over whichever link its heartbeats arrived."""
         self._tell(self._detector.forget(node))
 
     def is_silent(self, node: str) -> bool:
-        """Tell whether a node is silent now."""
+        """Return whether a node is silent now."""
         return node in self._detector.silent
 
     def take_hold_up(self) -> tuple[Mapping[str, SilentPeer], float] | None:
-        """If this process was held up, and `on_silence` has not got that yet: the silent nodes, and when it continued.
+        """If this process was suspended and `on_silence` has not reported it yet, return the silent nodes and when.
 
-        Other timers of the same moment may come before the one that notices it.
+        Other timers may run before the one that detects the suspension.
         """
         if self._closed or not self._detector.notice_held_up(self._clock()):
             return None
         return self._detector.silent, self._detector.held_up_at
 
     def unheard(self) -> frozenset[str]:
-        """The nodes that were not heard for some intervals."""
+        """Return the nodes that were not heard for some intervals."""
         return self._detector.unheard(self._clock())
 
     def close(self) -> None:
-        """Send no more, and tell no more."""
+        """Send no more heartbeats and call no callback."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -117,7 +117,7 @@ class Heartbeats:
             self._on_silence(self._detector.silent, self._detector.held_up_at, frozenset(heard))
 
     def _tick(self) -> None:
-        """Check for silence and send in one go, so that this process wakes up once for both."""
+        """Check for silence and send in one timer, so that this process wakes up once for both."""
         now = self._clock()
         due = now >= self._next_at
         if now >= self._silent_at or (due and not self._part):
@@ -126,7 +126,7 @@ class Heartbeats:
             if self._every_s:
                 self._send_part()
             step_s = self._look_s / self._parts
-            self._next_at = max(self._next_at + step_s, now + step_s / 2)  # What was missed is not sent all at once.
+            self._next_at = max(self._next_at + step_s, now + step_s / 2)  # Do not send missed heartbeats at once.
         self._wake(now)
 
     def _wake(self, now: float) -> None:

@@ -1,10 +1,11 @@
-"""The listener's side of links: who connects is greeted, proves itself or is sent away, and then may ask and answer.
+"""The listener's side of links: greets clients, authenticates them, and then exchanges messages with them.
 
-Who proves that it only wants to look is handed to `LinkOwner.on_look` (`launcher.agent.inspect_server`): no link.
+An authenticated status client gets no link; its connection is passed to `LinkOwner.on_look`
+(`launcher.agent.inspect_server`).
 
-Nobody is believed before the proof. Until then a connection lives for `PROOF_LIMIT_S`, and there are few of them: of a
-flood the oldest from the address with the most is dropped for each new one, so that a stranger with many connections
-drops its own. A link of the same node replaces the one that it had.
+An unauthenticated connection is closed after `PROOF_LIMIT_S`, and their number is limited: each connection above the
+limit closes the oldest one of the address with the most connections, so that an unauthenticated client that opens many
+connections closes its own. A new link of a node replaces its previous one.
 """
 
 from __future__ import annotations
@@ -37,29 +38,28 @@ from launcher.wire.link_messages import (
 )
 
 PROOF_LIMIT_S = 2.0
-"""So long may who connects take to prove itself."""
+"""Time limit for a new connection to authenticate."""
 UNPROVEN_MAX = 64
-"""Connections that have not proven themselves."""
+"""Maximum number of unauthenticated connections."""
 LINKS_MAX = 8192
-"""Links that others have made to this node, one for each of them."""
+"""Maximum number of inbound links; each node has one."""
 CUT_MAX = 1024
-"""Nodes that are remembered because their link was cut. Their death is proven within seconds, or not by a link."""
+"""Remembered nodes whose link was cut. A link proves their death within seconds or not at all."""
 
 
 class InboundLinks:
-    """Takes connections, and has the links that came of them, by the node that dialled."""
+    """Accepts connections, and owns the resulting links, by the node that dialled."""
 
     def __init__(self, owner: LinkOwner) -> None:
-        """`owner` is called for each link, and for what comes over it."""
+        """Take the `owner`, which is called for each link and each message."""
         self.owner = owner
         self.links: dict[str, InboundConnection] = {}
         self.cut: dict[str, None] = {}
-        """Nodes whose last link was closed, and not in order; of more than `CUT_MAX` the newest. One that is linked
-        again is not among them any more."""
+        """The newest `CUT_MAX` nodes whose last link was closed without a goodbye. A new link removes its node."""
         self._unproven: dict[InboundConnection, str] = {}
 
     def accept(self, connected: socket.socket) -> None:
-        """Greet who connected; the connection is ours from now on."""
+        """Greet a client; this object owns the connection from now on."""
         job_id, node = self.owner.job_id, self.owner.node
         if not self.owner.secret_text:
             send_rejection(connected, link_messages.greeting_line(Greeting(job_id, node)))
@@ -67,7 +67,7 @@ class InboundLinks:
         try:
             source = str(connected.getpeername()[0])
         except OSError:
-            connected.close()  # It is gone already.
+            connected.close()  # The client has disconnected already.
             return
         if len(self._unproven) >= UNPROVEN_MAX:
             most, _ = Counter(self._unproven.values()).most_common(1)[0]
@@ -76,15 +76,17 @@ class InboundLinks:
         self._unproven[InboundConnection(self, connected, me, source)] = source
 
     def admit(self, connection: InboundConnection, request: Request, *, proven: bool) -> None:
-        """Take who has proven itself: a node's connection is a link now. Raises `LinkError` for anybody else."""
+        """Turn the authenticated connection of a node into a link. Raises `LinkError` if it is not authenticated."""
         node = request.node if isinstance(request, LinkRequest) else ""
         if not proven or node == self.owner.node:
-            purpose = f"as {node}" if node else "to look"
-            self.owner.complain(node, f"who connects from {connection.source} {purpose} cannot prove to be of this job")
-            raise LinkError("it does not know the secret")
+            purpose = f"as {node}" if node else "for status"
+            self.owner.complain(
+                node, f"rejected a connection from {connection.source} {purpose}: it does not know the job's secret"
+            )
+            raise LinkError("it does not know the job's secret")
         before = self.links.get(node)
         if node and before is None and len(self.links) >= LINKS_MAX:
-            raise LinkError("there are too many links")
+            raise LinkError("too many links")
         if before is not None:
             before.close()
         del self._unproven[connection]
@@ -94,7 +96,7 @@ class InboundLinks:
             self.owner.links_changed()
 
     def remove(self, connection: InboundConnection, *, cut: bool) -> None:
-        """It is closed; `cut`: by the other side, and not in order."""
+        """Forget a closed connection; `cut`: the other side closed it without a goodbye."""
         self._unproven.pop(connection, None)
         if self.links.get(connection.node) is not connection:
             return
@@ -106,7 +108,7 @@ class InboundLinks:
                 del self.cut[next(iter(self.cut))]
 
     def close(self) -> None:
-        """Close every connection, and every link in order."""
+        """Close every connection, and every link with a goodbye."""
         for one in [*self.links.values(), *self._unproven]:
             if one.node:
                 one.send(Bye())
@@ -114,7 +116,7 @@ class InboundLinks:
 
 
 class InboundConnection:
-    """One connection that was taken. `node` is "" until it has proven itself."""
+    """One accepted connection. `node` is "" until it has authenticated."""
 
     def __init__(self, inbound: InboundLinks, connected: socket.socket, me: Greeting, source: str) -> None:
         self._inbound = inbound
@@ -129,16 +131,16 @@ class InboundConnection:
         self._connected = connected
 
     def send(self, message: LinkMessage) -> None:
-        """Say something."""
+        """Send a message."""
         self._line.send(link_messages.encode(message))
 
     @property
     def round_trip_s(self) -> float:
-        """What its packets take there and back, in seconds; 0.0 if it is closed."""
+        """The round-trip time in seconds that the kernel has measured; 0.0 if the connection is closed."""
         return self._line.round_trip_s
 
     def close(self, *, cut: bool = False) -> None:
-        """Close it; `cut`: the other side has closed it, and not in order."""
+        """Close the connection; `cut`: the other side closed it without a goodbye."""
         self._timer.cancel()
         self._line.close()
         self._inbound.remove(self, cut=cut)
@@ -171,20 +173,20 @@ class InboundConnection:
                 owner.inbound_ended(self.node, self)
                 self.close()
             else:
-                raise LinkError("it has no business to say that")
+                raise LinkError("unexpected message")
         except LinkError:
             self.close()
 
     def _authenticate(self, message: LinkMessage) -> None:
         if self._request is None and isinstance(message, LinkRequest | InspectRequest):
             if isinstance(message, InspectRequest) and self._inbound.owner.on_look is None:
-                raise LinkError("nobody can look here")
+                raise LinkError("this agent serves no status clients")
             self._request = message
             self._proofs = link_messages.proofs(self._inbound.owner.secret_text, self._me, message)
             self.send(Proof(self._proofs.server))
             return
         if self._request is None or self._proofs is None or not isinstance(message, Proof):
-            raise LinkError("it proves nothing")
+            raise LinkError("expected a proof")
         proven = handshake.is_proof(message.mac, self._proofs.client)
         self._inbound.admit(self, self._request, proven=proven)
         self._timer.cancel()

@@ -1,36 +1,36 @@
-"""Links: how an agent knows within milliseconds that another agent's process is dead, and asks those that live.
+"""Links: an agent detects within milliseconds that another agent's process is dead, and queries live agents.
 
-The *watcher* dials the *watched*: the leader every member, some agents the leader. The addresses come
-from the store, with the registration that a proof is about. How it is used:
+The *watcher* dials the *watched*: the leader dials every member, and some agents dial the leader. The addresses come
+from the store, with the registration that a proof is about. Usage:
 
     links = PeerLinks(job_id, node, on_change=…, on_proof=…, …) # in a running loop; every callback comes from it
     hello.hand_to(links.accept)                     # the agent's listener, from when the agent may be watched
     links.secret(text)                              # whenever the store is read; without one there are no links
     links.watch({node: LinkTarget(host, link, create_revision), …})     # whenever that may have changed; cheap if not
-    links.ask(number)                               # who is alive? `on_answered` within ASK_LIMIT_S
-    links.ask_vouch(g)                              # who watches this node is asked; `on_vouched` for each grant
-    links.tell(nodes, message)                      # those of them that are linked are told, and do not answer
+    links.ask(number)                               # which nodes are alive? `on_answered` within ASK_LIMIT_S
+    links.ask_vouch(g)                              # asks the watchers of this node; `on_vouched` for each grant
+    links.tell(nodes, message)                      # sends to those of the nodes that are linked, without an answer
     links.heartbeats.set(every_s, timeout_s)            # heartbeats to the watched nodes; which are silent
     links.try_peer(action, find)                        # does a silent node answer a new connection?
     links.close_inbound(nodes)                      # these nodes have dialled this one, and do not belong to the job
-    links.close()                                   # in order: nobody takes it for a death. Before `hello.close()`
+    links.close()                                   # with a goodbye, which proves no death. Before `hello.close()`
 
-The callbacks put events into the agent's queue and do no work of their own; only `grants` answers at once:
+The callbacks put events into the agent's queue and do no other work; only `grants` returns a value:
 
     on_change(nodes)              the links that are up now, for `LinkDoubt`
     on_proof(node, rev, host, at) ProcessProvenDead(node, rev, host, at), after the `on_change` that it is down; its
                                   link closed at `at`, on `clock`
-    on_answered(number, nodes)    who has answered; proofs that belong to the question come before
-    grants(node, g) -> seconds    grantable_seconds(facts, node, g, now), with the right as it is now
+    on_answered(number, nodes)    the nodes that have answered; proofs that belong to the query come before
+    grants(node, g) -> seconds    grantable_seconds(facts, node, g, now), for the lease as it is now
     on_vouched(node, g, at, s)    Vouched(node, g, at, s): `node` grants `s` seconds from `at`, on `clock`
     on_silence(peers, at, heard)  SilenceChanged(peers, at, heard)
     on_tried(answer)              PeerTried, the answer of `try_peer`
     on_dialled(nodes)             InboundLinksChanged(nodes): the nodes that have a link to this one
-    complain(text)                one line for people, once for each node
+    complain(text)                one log message, once for each node
 
-An idle link costs a descriptor, and a heartbeat each way at each interval if this node leads; the kernel watches for a
-machine that is gone, too. One that watches `n` members needs `n` descriptors; where there are none left, links are not
-made, and tried again.
+An idle link costs a descriptor, and a heartbeat in each direction at each interval if this node is the leader; TCP
+keep-alive also detects a host that is down. A node that watches `n` members needs `n` descriptors; if none are left,
+it makes no link, and retries.
 """
 
 from __future__ import annotations
@@ -68,22 +68,22 @@ from launcher.wire.link_messages import (
 )
 
 DIALS_MAX = 64
-"""Members that are dialled at the same time; a reconnect waits for none of them."""
+"""Members that are dialled at the same time; a reconnect does not wait for them."""
 ASK_LIMIT_S = 0.1
-"""Who has not answered by then is not heard."""
+"""Time limit for the answer of a node."""
 GATHER_S = 0.01
-"""New links are told together: a thousand that come up are not a thousand decisions."""
+"""New links are reported together, so that a thousand of them do not cause a thousand decisions."""
 VOUCHES_MAX = 8
-"""Questions for a vouch whose send times are remembered; an answer to an older one is late anyway."""
+"""Vouch queries whose send times are remembered; an answer to an older one is too late anyway."""
 TRIALS_MAX = 16
-"""Trials for other nodes are refused while this number of trials runs, with this node's own."""
+"""Trials for other nodes are refused while this number of trials runs, including this node's own."""
 COMPLAINTS_MAX = 32
-"""Names that are complained of, each once: a stranger can invent any number."""
+"""Nodes that a complaint names, each once: an unauthenticated client can invent any number of names."""
 
 
 @dataclass(slots=True)
 class _LivenessQuestion:
-    """The question who is alive."""
+    """A query that asks which nodes are alive."""
 
     number: int
     waiting: set[str]
@@ -112,10 +112,11 @@ class PeerLinks:
         on_look: Callable[[socket.socket], None] | None = None,
         on_wait: Callable[[str, WaitTold], None] = lambda *_: None,
     ) -> None:
-        """`on_look` owns every connection of somebody who proves that it only wants to look.
+        """Take the callbacks; the module describes those without a sentence here.
 
-        `on_wait` hears what other nodes say that this one waits for, with the node that says it. `heard_otherwise_at`:
-        as in `launcher.peers.silence_detector.SilenceDetector`.
+        `on_look` takes over the connection of every authenticated status client. `on_wait` gets each message about what
+        this node waits for, with its sender. `heard_otherwise_at`: as in
+        `launcher.peers.silence_detector.SilenceDetector`.
         """
         self.job_id = job_id
         self.node = node
@@ -145,7 +146,7 @@ class PeerLinks:
         self._vouches: dict[int, tuple[int, float]] = {}
         self._vouched = 0
         self._tried: dict[tuple[int, str], asyncio.Future[bool]] = {}
-        """Questions to try a node, by their number and the node that is asked."""
+        """Requests to try a node, by their number and the node that gets the request."""
         self._trials: set[asyncio.Task[None]] = set()
         self._complained: set[str] = set()
         self._unreached: set[str] = set()
@@ -153,7 +154,7 @@ class PeerLinks:
 
     @property
     def watchers(self) -> frozenset[str]:
-        """The nodes whose links to this one are up."""
+        """The nodes that have a link to this one."""
         return frozenset(self._inbound.links)
 
     def accept(self, connected: socket.socket) -> None:
@@ -164,7 +165,7 @@ class PeerLinks:
             self._inbound.accept(connected)
 
     def secret(self, text: str | None) -> None:
-        """Say what the job's secret is; with another one than before all links are made anew."""
+        """Set the job's secret; a new secret closes all links and makes new ones."""
         if self._closed or (text or "") == self.secret_text:
             return
         self.secret_text = text or ""
@@ -174,7 +175,7 @@ class PeerLinks:
         self.watch(targets)
 
     def watch(self, targets: Mapping[str, LinkTarget]) -> None:
-        """Watch these members from now on, and no others. Those that do not listen (port 0) are left out."""
+        """Watch exactly these members, except those that do not listen (port 0)."""
         if self._closed or targets == self._targets:
             return
         self._targets = dict(targets)
@@ -189,14 +190,14 @@ class PeerLinks:
         )
         for name, target in self._targets.items():
             if name in self._watched:
-                self._watched[name].target = target  # Perhaps another registration of the same process.
+                self._watched[name].target = target  # It may be another registration of the same process.
             elif name != self.node and target.port:
                 self._watched[name] = PeerLink(self, name, target)
 
     def ask(self, number: int) -> None:
-        """Ask every watched and linked node whether it is alive; `on_answered` tells who was, under `number`.
+        """Ask every watched and linked node whether it is alive; `on_answered` gets those that are, with `number`.
 
-        There is one question at a time: the next one comes after the answer.
+        Only one query may run at a time.
         """
         if self._closed:
             return
@@ -207,7 +208,7 @@ class PeerLinks:
         self._question = _LivenessQuestion(number, waiting, timer)
 
     def send_heartbeats(self, every_s: float, part: int, parts: int) -> int:
-        """Send a heartbeat to this part of the watched and linked nodes; tells how many there are in all."""
+        """Send a heartbeat to this part of the watched and linked nodes; return their total number."""
         heard, unheard = Heartbeat(every_s), Heartbeat(every_s, unheard=True)
         for link in islice(self._watched.values(), part, None, parts):
             if link.up:
@@ -216,16 +217,16 @@ class PeerLinks:
         return len(self._watched)
 
     def is_linked(self, node: str) -> bool:
-        """Tell whether this node has a link to another one."""
+        """Return whether this node has a link to another one."""
         return (link := self._watched.get(node)) is not None and link.up
 
     def round_trip_s(self, node: str) -> float:
-        """The time that the kernel has measured on the link to a node, or from it; 0.0 without one."""
+        """Return the round-trip time that the kernel has measured on a link with a node; 0.0 without a link."""
         links = (self._watched.get(node), self._inbound.links.get(node))
         return max((link.round_trip_s for link in links if link is not None), default=0.0)
 
     async def ask_to_try(self, helper: str, question: Try) -> bool:
-        """Ask a linked node whether it reaches another one. It may never answer."""
+        """Ask a linked node whether it can connect to another one. It may never answer."""
         answer = self._tried[question.n, helper] = self._loop.create_future()
         try:
             self._watched[helper].send(question)
@@ -235,13 +236,13 @@ class PeerLinks:
             del self._tried[question.n, helper]
 
     def tell(self, nodes: Collection[str], message: WaitTold) -> None:
-        """Say this to those of the nodes that are watched and linked."""
+        """Send a message to those of the nodes that are watched and linked."""
         for name in nodes:
             if (link := self._watched.get(name)) is not None:
                 link.send(message)
 
     def ask_vouch(self, g: int) -> None:
-        """Ask every node that watches this one for the right to run generation `g`."""
+        """Ask every node that watches this one to extend the lease for generation `g`."""
         self._vouched += 1
         self._vouches[self._vouched] = (g, boottime())
         self._vouches.pop(self._vouched - VOUCHES_MAX, None)
@@ -249,7 +250,7 @@ class PeerLinks:
             one.send(Vouch(self._vouched, g))
 
     def try_peer(self, action: TryPeer, find: Callable[[str], Awaitable[LinkTarget | None]]) -> None:
-        """Find out whether a silent node answers; `find` tells where another one listens. `on_tried` has the answer."""
+        """Find out whether a silent node answers; `find` returns its address. `on_tried` gets the result."""
 
         async def trial() -> None:
             if (answer := await try_peer(self, action, find, self.heartbeats.unheard)) is not None:
@@ -258,13 +259,13 @@ class PeerLinks:
         self._begin(trial())
 
     def close_inbound(self, nodes: Collection[str]) -> None:
-        """Close the links that these nodes have to this one. They may come back, and are then new."""
+        """Close the links that these nodes have to this one. If they connect again, their links are new."""
         for node in nodes:
             if (one := self._inbound.links.get(node)) is not None:
                 one.close()
 
     def close(self) -> None:
-        """Say goodbye and close everything. No callback comes any more."""
+        """Send a goodbye and close everything. No callback is called afterwards."""
         self._closed = True
         self.heartbeats.close()
         for trial in self._trials:
@@ -281,10 +282,10 @@ class PeerLinks:
             self._telling.cancel()
         self._watched, self._question = {}, None
 
-    # --- what the members that are watched tell -------------------------------------------------------------------
+    # --- events of watched members --------------------------------------------------------------------------------
 
     def came_up(self, one: PeerLink) -> None:
-        """Tell it soon, and ask it what is being asked."""
+        """Report the new link soon, and send it the query that is running."""
         self._inbound.cut.pop(one.node, None)
         self.heartbeats.heard(one.node)
         if self._telling is None:
@@ -293,7 +294,7 @@ class PeerLinks:
             one.send(Ping(self._question.number))
 
     def went_down(self, one: PeerLink, *, in_order: bool = False) -> None:
-        """Tell it in this round of the loop. A node whose link is lost stays silent until it is heard again."""
+        """Report the closed link in this iteration of the loop. A node whose link is lost stays silent until heard."""
         one.closed_at = boottime()
         if in_order:
             self.heartbeats.link_ended(one.node, one)
@@ -302,24 +303,24 @@ class PeerLinks:
         self._telling = self._loop.call_soon(self._emit)
 
     def was_cut(self, one: PeerLink) -> bool:
-        """Tell whether a link that the member itself had made to this node was closed, and not in order."""
+        """Return whether the member had a link to this node that was closed without a goodbye."""
         return one.node in self._inbound.cut
 
     def is_proven_gone(self, one: PeerLink) -> None:
-        """Tell it at once."""
+        """Report the death at once."""
         self._inbound.cut.pop(one.node, None)
         self._emit()
         self._on_proof(one.node, one.target.create_revision, one.target.host, one.closed_at)
 
     def is_decided(self, one: PeerLink) -> None:
-        """Wait for no further answer of it. Without an answer to wait for the question is over."""
+        """Wait for no further answer of this member, and end the query if no other answer is expected."""
         if self._question is not None and one.node in self._question.waiting:
             self._question.waiting.remove(one.node)
             if not self._question.waiting:
                 self._answer()
 
     def heard(self, link: PeerLink, message: LinkMessage) -> None:
-        """Take a heartbeat or an answer, or answer a question for a vouch."""
+        """Process a heartbeat or an answer, or answer a vouch query."""
         if isinstance(message, Heartbeat):
             self.heartbeats.beat(link.node, link, message.every_s)
             return
@@ -338,48 +339,48 @@ class PeerLinks:
                 seconds = min(self._grants(link.node, message.g), link_messages.GRANT_MAX_S)
                 link.send(VouchGranted(message.n, message.g, max(seconds, 0.0)))
             case _:
-                raise LinkError("it has no business to say that")
+                raise LinkError("unexpected message")
 
     def complain(self, node: str, text: str) -> None:
-        """Say it, once for each node."""
+        """Log a complaint, once for each node."""
         if node not in self._complained and len(self._complained) < COMPLAINTS_MAX:
             self._complained.add(node)
             self._complain(text)
 
     def unreached(self, one: PeerLink, why: str) -> None:
-        """Say it, once for each node: it is taken without a link."""
+        """Log, once for each node, that it joins without a link."""
         if one.node in self._complained | self._unreached or len(self._unreached) >= COMPLAINTS_MAX:
             return
         self._unreached.add(one.node)
         where = join_host_port(one.target.host, one.target.port)
         self._complain(
-            f"{one.node}: no connection to its agent at {where} ({why}); it has ended or a firewall is in the way, and "
-            "its failure would be noticed only when its lease ends"
+            f"{one.node}: no connection to its agent at {where} ({why}); it has exited or a firewall is in the way; "
+            "its failure would be detected only when its lease expires"
         )
 
-    # --- what those that watch this node tell --------------------------------------------------------------------
+    # --- events of nodes that watch this one ----------------------------------------------------------------------
 
     def granted(self, node: str, message: VouchGranted) -> None:
-        """Take the vouch of a node, if it answers a question of this node."""
+        """Process the vouch of a node, if it answers a query of this node."""
         g, sent_at = self._vouches.get(message.n, (None, 0.0))
         if g == message.g and message.seconds > 0.0:
             self._on_vouched(node, message.g, sent_at, message.seconds)
 
     def beat(self, node: str, link: object, message: Heartbeat) -> None:
-        """Take a heartbeat of the leader. A former one may send some before it knows that it leads no more."""
+        """Process a heartbeat of the leader. A former leader may still send some."""
         if node in self._watched:
             self.heartbeats.beat(node, link, message.every_s)
 
     def heard_from(self, node: str) -> None:
-        """Note that something came from a node."""
+        """Record a message of a node."""
         self.heartbeats.heard(node)
 
     def inbound_ended(self, node: str, link: object) -> None:
-        """Await no further heartbeat over that link."""
+        """Expect no more heartbeats over this link."""
         self.heartbeats.link_ended(node, link)
 
     def try_for(self, asker: Asker, message: Try) -> None:
-        """Dial a silent node for another one, and answer whether it was reached."""
+        """Dial a silent node for another one, and answer whether that succeeded."""
         if self._closed or len(self._trials) >= TRIALS_MAX:
             return
 
@@ -393,7 +394,7 @@ class PeerLinks:
         self._begin(trial())
 
     def links_changed(self) -> None:
-        """Tell soon which nodes have a link to this one: of a flood the core hears now and then."""
+        """Report soon which nodes have a link to this one; frequent changes are reported together."""
         if self._dialled is None and not self._closed:
             self._dialled = self._loop.call_later(GATHER_S, self._tell_dialled)
 
@@ -411,7 +412,7 @@ class PeerLinks:
     def _release(self, names: list[str]) -> None:
         for link in [self._watched.pop(name) for name in names]:
             was_up = link.up
-            link.send(Bye())  # Else the member would think that this process might be dead.
+            link.send(Bye())  # Otherwise the member would suspect that this process is dead.
             link.release()
             if was_up:
                 self.went_down(link)

@@ -1,7 +1,7 @@
-"""The agent's listener, which says who it is.
+"""The agent's listener, which identifies its job and node.
 
-Whoever connects gets one line (`launcher.wire.link_messages.Greeting`). Until links are made (`hand_to`), nothing is
-read and the connection is closed; who has learned the secret of the job can then go on to a link
+Each client gets one line (`launcher.wire.link_messages.Greeting`). Until links are served (`hand_to`), the listener
+reads nothing and closes the connection; after that a client that knows the secret of the job can make a link
 (`launcher.peers.inbound_links`).
 """
 
@@ -19,22 +19,23 @@ from launcher.net.ports import bind
 from launcher.wire.link_messages import Greeting, greeting_line
 
 BACKLOG = 128
-"""Connections that wait or are taken in one round of the loop; more of a flood waits outside."""
+"""Length of the kernel's queue, and connections that are accepted in one iteration of the loop."""
 PAUSE_S = 1.0
-"""Before the next connection is taken when this process has no descriptor or memory for one."""
+"""Pause before the next connection is accepted if this process is out of descriptors or memory."""
 
 
 class PeerListener:
-    """Listens until `close`. `port` is where."""
+    """Listens on `port` until `close`."""
 
     def __init__(self, host: str, job_id: str, node: str, port: int = 0) -> None:
-        """Listen on every address of this machine (`host` may be ""), or on `host` alone if it is of the loopback.
+        """Listen on every address of this host (`host` may be ""), or only on `host` if it is a loopback address.
 
-        A port that is named is one that this process holds (`launcher.net.ports`); 0 is any.
+        `port` is a port that this process holds (`launcher.net.ports`), or 0 for any. Raises `ConfigError` if it cannot
+        listen.
         """
         local = host if as_ip(host) is not None else "127.0.0.1"
         try:
-            bound = bind(local if host and is_loopback(host) else "", port, beside=port != 0)
+            bound = bind(local if host and is_loopback(host) else "", port, shared=port != 0)
         except OSError as error:
             raise ConfigError(f"this agent cannot listen on any port ({error.strerror}); free some first") from error
         bound.setblocking(False)
@@ -46,16 +47,16 @@ class PeerListener:
         self._acceptor = Acceptor(bound, lambda connected: self._take(connected), room=lambda: BACKLOG, pause_s=PAUSE_S)
 
     def hand_to(self, take: Callable[[socket.socket], None]) -> None:
-        """Give every connection that comes from now on to `take`, which owns it and greets it."""
+        """Pass each new connection to `take`, which owns it and greets the client."""
         self._take = take
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._acceptor.close()
 
 
 def send_rejection(connected: socket.socket, line: bytes) -> None:
-    """Say a line that fits into every socket's buffer, and be done."""
-    with suppress(OSError):  # Who connected is gone already.
+    """Send a line that fits into every socket's buffer, and close the connection."""
+    with suppress(OSError):  # The client has disconnected already.
         connected.send(line)
     connected.close()

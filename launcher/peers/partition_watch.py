@@ -1,7 +1,7 @@
-"""Workers that wait while other machines cannot be reached: by the clock of `launcher.health.partition_detector`.
+"""Probes other nodes while workers wait, as `launcher.health.partition_detector` decides.
 
-What is tried are the agents' listeners, on the addresses at which their workers are reached, too. It is enough that the
-kernel there takes the connection: an agent may be busy, or stand still.
+A probe connects to the listener of an agent, at the address that workers also use. It succeeds as soon as the kernel
+there accepts the connection: the agent may be busy or suspended.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from launcher.workers.reports.states import TrackedProcess
 from launcher.workers.reports.worker_channel import WorkerChannel
 
 CONNECT_LIMIT_S = 2.0
-"""So long a connection may take, and a name may take to be looked up."""
+"""Time limit of a connection, and of a name lookup."""
 
 Tell = Callable[[int, tuple[str, ...], Sequence[int]], None]
-"""Takes the generation, who is not reached, and the local ranks of workers that have waited for too long for them."""
+"""Takes the generation, the unreachable nodes, and the local ranks of workers that have waited for them too long."""
 
 
 class PartitionWatch:
-    """Watches the workers of one generation after the other, on one node."""
+    """Watches the workers of one node, one generation after the other."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class PartitionWatch:
         tell: Tell,
         give_up: GiveUp,
     ) -> None:
-        """`limit_s` as in `PartitionDetector`; `linked` are nodes that links go to or come from now.
+        """Take `limit_s` as in `PartitionDetector`; `linked` returns the nodes that are linked in either direction.
 
-        `tell` is called when what is known has changed, and when it is too long; `give_up` for workers that
-        have met, and whose group does not stand.
+        `tell` is called when the set of unreachable nodes changes, and when workers have waited too long; `give_up`,
+        when workers have met and their process group is overdue.
         """
         self._store = store
         self._keys = keys
@@ -79,7 +79,7 @@ class PartitionWatch:
 
     def begin(self, generation: Generation) -> None:
         """Watch the workers of this generation."""
-        # Workers of a parameter-server job speak with servers, and wait for those.
+        # Workers of a parameter-server job connect to servers, and wait for those.
         names = [member.node for member in generation.members] if generation.one_world else []
         self._names = nodes_to_probe(names, self._node)
         self._g, self._members, self._told = generation.g, {}, ()
@@ -90,7 +90,7 @@ class PartitionWatch:
         self._changed.set()
 
     def end(self) -> None:
-        """Nobody waits any more: the workers are gone, or are being stopped. What was told stands."""
+        """Stop watching: the workers have exited, or are being stopped. Earlier reports stay valid."""
         self._clock, self._told = PartitionDetector(0.0), ()
         self._changed.set()
 
@@ -106,11 +106,11 @@ class PartitionWatch:
                 await self._check_partition()
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Note what a worker says."""
+        """Record a message of a worker."""
         clock, local, now = self._clock, heard.local_rank, time.monotonic()
         before = clock.look_at
         match message:
-            case WorkerHello():  # Another program of a worker's shell script waits for nobody yet.
+            case WorkerHello():  # A new program of a worker's shell script does not wait yet.
                 clock.gone(local, now)
             case JoiningGroup(met=True):
                 clock.met(local, now)
@@ -136,10 +136,10 @@ class PartitionWatch:
         self._known.update(name for name in self._linked() if name in self._names)
 
     async def _check_partition(self) -> None:
-        self._worker_channel.catch_up()  # What came while this process stood still.
+        self._worker_channel.catch_up()  # Read the messages that arrived while this process was suspended.
         clock = self._clock
         for local, heard in self._worker_channel.workers.items():
-            if heard.connection is None:  # It speaks no more, so that it cannot be awaited either.
+            if heard.connection is None:  # It sends no more reports, so it cannot be timed either.
                 clock.gone(local, time.monotonic())
         if clock.look_at is None or time.monotonic() < clock.look_at:
             return
@@ -150,7 +150,7 @@ class PartitionWatch:
         self._know_linked()
         await self._learn()
         if clock is not self._clock:
-            return  # The workers are being stopped, or others run by now.
+            return  # The workers are being stopped, or another generation runs.
         tried = {name: member for name, member in self._members.items() if member.link}
         reached = dict(zip(tried, await asyncio.gather(*map(self._reached, tried.values())), strict=True))
         self._worker_channel.catch_up()
@@ -163,10 +163,9 @@ class PartitionWatch:
             self._say(clock.unreached, late)
 
     async def _reached(self, member: Member) -> bool | None:
-        """Tell whether a connection to this member's agent stands; None where it cannot be tried.
+        """Return whether this member's agent accepts a connection; None if this node could not try.
 
-        A name that is not known here, or a resolver that does not answer, says nothing of the way; nor does it that
-        this process has no descriptor left.
+        An unknown name, a resolver that does not answer, or a lack of descriptors says nothing about the network.
         """
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
@@ -189,8 +188,8 @@ class PartitionWatch:
         self._tell(self._g, nodes, late)
 
     async def _learn(self) -> None:
-        """Read where those are that are not known yet. Who is gone, or damaged, is told elsewhere."""
-        members = self._members  # Those of this generation, also if another one begins meanwhile.
+        """Read the addresses that are not known yet. Missing and damaged records are reported elsewhere."""
+        members = self._members  # Those of this generation, even if another one begins meanwhile.
         unknown = [name for name in self._names if name not in members]
         read = (read_member(self._store, self._keys, name) for name in unknown)
         found = zip(unknown, await asyncio.gather(*read), strict=True)

@@ -1,12 +1,12 @@
-"""One member that is watched over a link: dialled, proven to be itself, and seen to die.
+"""One member that is watched over a link: this node dials it, authenticates it, and detects its death.
 
     resting ──► queued ──► dialling ──► up ──► redialling ──► up            the same node answers: no proof
        ▲                      │         │          │
-       └──────────────────────┴─────────┴──────────┴── nobody listens, or another node: proof of its death
+       └──────────────────────┴─────────┴──────────┴── connection refused, or another node: proof of its death
 
-A proof needs a link to that very node that was up and closed, and a reconnect that is refused or greeted by somebody
-else; `elastic.core.agent.links.deaths` has all conditions. A way that is cut, a machine that is silent, a process that
-is frozen, and one that closes in order give none.
+A proof needs a link to this very node that was up and closed, and a reconnect that is refused or that another process
+greets; `elastic.core.agent.links.deaths` has all conditions. A network partition, a silent host, a suspended process,
+and a process that closes with a goodbye prove nothing.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from launcher.wire import link_messages
 from launcher.wire.link_messages import Greeting, Heartbeat, LinkError, LinkMessage, Try, VouchGranted, WaitTold
 
 DIAL_LIMIT_S = 2.0
-"""From the first packet to an address until both sides have proven themselves there."""
+"""Time limit from the first packet to an address until both sides have authenticated."""
 PAUSE_S = 0.2
-"""Before the next try after the first one that failed; it doubles up to `PAUSE_MAX_S`, give or take a quarter."""
+"""Pause after the first failed attempt; it doubles up to `PAUSE_MAX_S`, with a jitter of a quarter."""
 PAUSE_MAX_S = 2.0
 RECONNECT_PAUSE_S = 0.001
-"""A process that ends closes its listener after its connections (so does Linux, mostly): the reconnect is taken, then
-cut. It is tried again after so long, then doubled."""
+"""First pause between reconnects that are cut; it doubles. Linux usually closes the listener of an exiting process
+after its connections: until then it accepts the reconnect, then cuts it."""
 RECONNECT_PAUSE_MAX_S = 0.256
-"""When it was cut after this pause, too, the reconnect is decided, without a proof. Pauses count and not the time: a
-process with many connections takes a second to end where the cores are busy, and cuts the reconnect at its very end."""
+"""If a reconnect is cut even after this pause, the attempts end without a proof. The limit counts pauses, not time:
+on busy cores a process with many connections takes a second to exit, and cuts the reconnect at its very end."""
 
 SHORT_S = 1.0
 SHORT_MAX = 8
-"""After so many links in turn that lived for less than that, one that ends is dialled after a pause, as any other."""
+"""After this many consecutive links that lived for less than `SHORT_S`, a closed link is redialled after a pause."""
 
 
 class DialResult(Enum):
     """The result of one attempt."""
 
     LINKED = auto()
-    """A link."""
+    """The link is up."""
     REFUSED = auto()
-    """Nobody listens there."""
+    """No process listens there."""
     OTHER = auto()
     """Another node, or one of another job, listens there."""
     CUT = auto()
-    """The connection was closed before both sides had proven themselves."""
+    """The connection was closed before both sides had authenticated."""
     NOTHING = auto()
-    """There was no answer, or none that means anything."""
+    """There was no answer, or none that proves anything."""
 
 
 _PROOFS = (DialResult.REFUSED, DialResult.OTHER)
@@ -66,79 +66,79 @@ _REFUSALS = {errno.ECONNREFUSED: DialResult.REFUSED, errno.ECONNRESET: DialResul
 _ENDED = {
     CloseReason.CLOSED: "it closes the connection",
     CloseReason.LOST: "the connection was lost",
-    CloseReason.UNFIT: "who answers there is no agent of this job",
+    CloseReason.UNFIT: "the process that answers there is not an agent of this job",
 }
-"""Why there is no link, in words, when the connection ended before both sides had proven themselves."""
+"""Why there is no link, in words, if the connection ended before both sides had authenticated."""
 
 
 class Asker(Protocol):
-    """A link over which a node has asked for something."""
+    """A link over which a node has sent a request."""
 
     def send(self, message: LinkMessage) -> None:
-        """Say something."""
+        """Send a message."""
 
 
 class LinkOwner(Protocol):
-    """What the links of one agent need of it, those that it dials and those that others have to it."""
+    """The interface that the outbound and inbound links of an agent need from it."""
 
     job_id: str
     node: str
     secret_text: str
     turns: asyncio.Semaphore
-    """Of those that are dialled; a reconnect waits for none."""
+    """Limits the number of simultaneous dials; a reconnect does not wait for it."""
     on_look: Callable[[socket.socket], None] | None
-    """Owns the connection of somebody who proves that it only wants to look."""
+    """Takes over the connection of an authenticated status client."""
     on_wait: Callable[[str, WaitTold], None]
-    """Hears what a node says that this one waits for."""
+    """Gets the messages of other nodes about what this one waits for."""
 
     def came_up(self, one: PeerLink) -> None:
-        """The link is up."""
+        """Note that the link is up."""
 
     def went_down(self, one: PeerLink, *, in_order: bool = False) -> None:
-        """It is not any more; `in_order`: the node said goodbye."""
+        """Note that the link is down; `in_order`: the node sent a goodbye."""
 
     def was_cut(self, one: PeerLink) -> bool:
-        """Whether a link that it had made itself was closed, and not in order."""
+        """Return whether a link that the member had made to this node was closed without a goodbye."""
 
     def is_proven_gone(self, one: PeerLink) -> None:
-        """Its process is dead."""
+        """Note that the member's process is dead."""
 
     def is_decided(self, one: PeerLink) -> None:
-        """The link is down, and nothing follows from it (any more)."""
+        """Note that the link is down and its reconnects have ended."""
 
     def heard(self, one: PeerLink, message: LinkMessage) -> None:
-        """It said something over the link. Raises `LinkError` if it has no business to say that."""
+        """Process a message of the member. Raises `LinkError` if the member may not send it."""
 
     def beat(self, node: str, link: object, message: Heartbeat) -> None:
-        """A heartbeat came over a link."""
+        """Process a heartbeat that arrived over a link."""
 
     def heard_from(self, node: str) -> None:
-        """Something else came from a node that has a link to this one."""
+        """Note another message of a node that has a link to this one."""
 
     def inbound_ended(self, node: str, link: object) -> None:
-        """A node closes the link that it had to this one, in order."""
+        """Note that a node closes its link to this one with a goodbye."""
 
     def try_for(self, asker: Asker, message: Try) -> None:
-        """A node that has a link to this one asks it to dial another one."""
+        """Dial another node, as a node with a link to this one asks."""
 
     def unreached(self, one: PeerLink, why: str) -> None:
-        """There was no link in the time that the leader waits for one."""
+        """Note that no link came up in the time that the leader waits for one."""
 
     def links_changed(self) -> None:
-        """Another node has a link to this one, or one has none any more."""
+        """Note that the set of nodes with a link to this one has changed."""
 
     def granted(self, node: str, message: VouchGranted) -> None:
-        """A node that has a link to this one answers the question for a vouch."""
+        """Process a node's answer to a vouch query."""
 
     def complain(self, node: str, text: str) -> None:
-        """Somebody is not who it should be."""
+        """Log that a process could not authenticate."""
 
 
 class PeerLink:
-    """One member and its link. `up` tells whether there is one, `redialling` whether the one that was is decided."""
+    """One member and its link. `up`: there is a link; `redialling`: it closed, and its reconnect is not over."""
 
     def __init__(self, owner: LinkOwner, node: str, target: LinkTarget) -> None:
-        """`owner` says whose turn it is to be dialled, and hears what comes of that."""
+        """Start to dial; `owner` limits simultaneous dials and gets the results."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.node = node
@@ -146,7 +146,7 @@ class PeerLink:
         self.up = False
         self.redialling = False
         self.closed_at = 0.0
-        """When the link closed the last time."""
+        """When the link last closed."""
         self._bye = False
         self._address = ""
         self._lookup: asyncio.Task[tuple[str, ...]] | None = None
@@ -162,17 +162,17 @@ class PeerLink:
         self._task = self._loop.create_task(self._dial(), name=f"link to {node}")
 
     def send(self, message: LinkMessage) -> None:
-        """Say something over the link."""
+        """Send a message if the link is up."""
         if self.up:
             self._say(message)
 
     @property
     def round_trip_s(self) -> float:
-        """What its packets take there and back, in seconds; 0.0 if it is not connected."""
+        """The round-trip time in seconds that the kernel has measured; 0.0 if there is no connection."""
         return self._line.round_trip_s if self._line is not None else 0.0
 
     def release(self) -> None:
-        """Watch it no more."""
+        """Stop watching the member."""
         self._task.cancel()
         self._close_line()
         if self._lookup is not None:
@@ -182,7 +182,7 @@ class PeerLink:
     # --- dialling -------------------------------------------------------------------------------------------------
 
     async def _dial(self) -> None:
-        """Try every address of the member in turn, until there is a link."""
+        """Try every address of the member in turn, until a link is up."""
         while True:
             came = DialResult.NOTHING
             async with self._owner.turns:
@@ -195,7 +195,7 @@ class PeerLink:
             await self._rest()
 
     async def _dial_again(self) -> None:
-        """Dial at once where the link was, until that is decided, and later as any other member."""
+        """Redial the address of the closed link until its reconnect is over, then dial as for any other member."""
         again_s = RECONNECT_PAUSE_S
         while self.redialling:
             came = await self._try(self._address)
@@ -220,10 +220,10 @@ class PeerLink:
         await asyncio.sleep(pause_s)
 
     async def _addresses(self) -> tuple[str, ...]:
-        """The addresses of the member, none while its name is not known."""
+        """Return the addresses of the member, none while its name is unknown."""
         if as_ip(self.target.host) is not None:
             return (self.target.host,)
-        if self._lookup is None:  # Otherwise the one before has not ended: a resolver that is away gets no crowd.
+        if self._lookup is None:  # Otherwise the previous lookup still runs: do not flood a resolver that is down.
             self._lookup = self._loop.create_task(resolved(self.target.host))
         known: tuple[str, ...] = ()
         try:
@@ -232,13 +232,13 @@ class PeerLink:
         except TimeoutError:
             self._why = "timed out"
             return ()
-        except (OSError, UnicodeError):  # Not yet, perhaps.
-            self._why = "its name is not known"
+        except (OSError, UnicodeError):  # The name may become known later.
+            self._why = "its name cannot be resolved"
         self._lookup = None
         return known
 
     async def _try(self, address: str) -> DialResult:
-        """Try to make a link at this address."""
+        """Try to open a link to this address."""
         self._address, self._proofs, self._proven = address, None, False
         self._result = self._loop.create_future()
         result = self._result
@@ -274,7 +274,7 @@ class PeerLink:
             elif isinstance(message, link_messages.Admitted) and self._proven:
                 self._admitted()
             else:
-                raise LinkError("it proves nothing")
+                raise LinkError("expected a proof")
         except LinkError:
             self._close_line()
             self._ended(CloseReason.UNFIT)
@@ -282,8 +282,8 @@ class PeerLink:
     def _greeted(self, greeting: Greeting) -> None:
         if (greeting.job_id, greeting.node) != (self._owner.job_id, self.node):
             self._fail(DialResult.OTHER, "another node answers there")
-        elif greeting.nonce is None:  # It is there, and makes no links (yet).
-            other, unlearned = "it runs another version of elastic-launch", "it has not learned the secret of the job"
+        elif greeting.nonce is None:  # The node is alive, but does not accept links (yet).
+            other, unlearned = "it runs another version of elastic-launch", "it has not read the job's secret yet"
             self._fail(DialResult.NOTHING, other if greeting.other_version else unlearned)
         else:
             request = link_messages.LinkRequest(self._owner.node, handshake.new_nonce())
@@ -292,8 +292,10 @@ class PeerLink:
 
     def _answered(self, message: link_messages.Proof, proofs: handshake.Proofs) -> None:
         if not handshake.is_proof(message.mac, proofs.server):
-            self._owner.complain(self.node, f"who answers at {self._address} for {self.node} cannot prove to be it")
-            raise LinkError("it does not know the secret")
+            self._owner.complain(
+                self.node, f"the process at {self._address} is not {self.node}: it does not know the job's secret"
+            )
+            raise LinkError("it does not know the job's secret")
         self._proven = True
         self._say(link_messages.Proof(proofs.client))
 

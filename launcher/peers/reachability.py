@@ -1,4 +1,4 @@
-"""Which members can be reached from here, and why the others cannot.
+"""Checks which members this node can connect to, and why not to the others.
 
 `StartupReachability` checks this before workers start, `ProbeResponder` for `elastic-ctl doctor`.
 """
@@ -32,37 +32,37 @@ from launcher.wire.probe_messages import (
 )
 
 AT_ONCE = 64
-"""Connections that are tried at the same time."""
+"""Simultaneous connection attempts."""
 LIMIT_S = 4.0
-"""How long all of it may take; who was not tried by then is counted."""
+"""Time limit of a check; members that were not tried by then are counted."""
 
 ASK_LIMIT_S = 2.0
-"""How long a node may take to say who it is."""
+"""Time limit for the greeting of a node."""
 MEMBERS_MAX = 1000
-"""Each member tries so many others for a probe, so that one of a huge job is no storm."""
+"""Members that each node tries for one probe, which limits the connections in a huge job."""
 
-SILENT = f"no answer within {ASK_LIMIT_S:g} s; a firewall may drop what is sent there"
+SILENT = f"no answer within {ASK_LIMIT_S:g} s; a firewall may drop the packets"
 REASONS: Mapping[int, str] = {
-    errno.ECONNREFUSED: "refused; a firewall rejects it, or its address leads to another machine",
-    errno.EHOSTUNREACH: "no way to this host",
+    errno.ECONNREFUSED: "refused; a firewall rejects it, or its address belongs to another host",
+    errno.EHOSTUNREACH: "no route to this host",
     errno.ENETUNREACH: "no route to this network",
-    errno.ECONNRESET: "cut off at once",
+    errno.ECONNRESET: "connection reset",
     errno.EINVAL: "no route to this address",
 }
 
 
 async def ask_greeting(host: str, port: int) -> Greeting:
-    """Ask who listens there; the answer is without a nonce.
+    """Return the greeting of the agent at an address, without its nonce.
 
-    `OSError` when nobody can be reached, `ValueError` when something else than an agent answers. `TimeoutError`, an
-    `OSError` too, comes after `ASK_LIMIT_S`, `socket.gaierror` for a name that is not known.
+    Raises `OSError` if no process answers (`TimeoutError` after `ASK_LIMIT_S`, `socket.gaierror` for an unknown name),
+    and `ValueError` if the process is not an agent.
     """
     async with asyncio.timeout(ASK_LIMIT_S):
         reader, writer = await connected(host, port)
         try:
             line = await reader.readline()
         except ValueError:
-            line = b""  # It is longer than any of ours.
+            line = b""  # It is longer than any greeting.
         finally:
             writer.transport.abort()
     greeting = read_greeting(line.removesuffix(b"\n"))
@@ -70,9 +70,9 @@ async def ask_greeting(host: str, port: int) -> Greeting:
 
 
 async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: float = LIMIT_S) -> ProbeAnswer:
-    """Connect to each of these members, by id; what came of it.
+    """Connect to each of these members, by node ID, and return the results.
 
-    Every member counts: it is reached, or is not for a reason, or there was no time to try it.
+    The answer counts every member: as reached, as unreached with a reason, or as untried for lack of time.
     """
     gate = asyncio.Semaphore(AT_ONCE)
     reasons: dict[str, str] = {}
@@ -90,7 +90,7 @@ async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: f
 
 
 async def unreachable_reason(job_id: str, node: str, member: Member) -> str:
-    """Why this member cannot be reached from here, "" if it can."""
+    """Return why this node cannot connect to a member, "" if it can."""
     if not member.link:
         return "it does not listen"
     try:
@@ -100,23 +100,22 @@ async def unreachable_reason(job_id: str, node: str, member: Member) -> str:
     except (OSError, ValueError) as error:
         return reason(error, member.host)
     if greeting != Greeting(job_id, node):
-        return (
-            f"another node answers there ({greeting.node} of job {greeting.job_id}); two machines may have one address"
-        )
+        other = f"{greeting.node} of job {greeting.job_id}"
+        return f"another node answers there ({other}); two hosts may have the same address"
     return ""
 
 
 def reason(error: OSError | ValueError, host: str) -> str:
-    """Why the agent on `host` cannot be reached, in words."""
+    """Return, in words, why this node cannot connect to the agent on `host`."""
     if isinstance(error, socket.gaierror):
-        return f"the name {host} is not known here; put it into DNS or /etc/hosts, or use --host ADDRESS there"
+        return f"this host cannot resolve the name {host}; add it to DNS or /etc/hosts, or use --host ADDRESS there"
     if isinstance(error, OSError):
         return REASONS.get(error.errno or 0, error.strerror or str(error))
     return str(error)
 
 
 async def read_member(store: Store, keys: JobKeys, node: str) -> Member | None:
-    """Where a node is. None if it is gone or its document is damaged, which is told elsewhere."""
+    """Return the registration of a node; None if it is missing or damaged, which is reported elsewhere."""
     key = keys.member(node)
     with suppress(StoreError, DocumentError):
         for entry in (await store.list(KeyRange.key(key))).entries:
@@ -126,13 +125,13 @@ async def read_member(store: Store, keys: JobKeys, node: str) -> Member | None:
 
 
 async def find_listener(store: Store, keys: JobKeys, node: str) -> LinkTarget | None:
-    """Where the agent of a node listens; None if it is gone, does not listen, or the store does not say."""
+    """Return where the agent of a node listens; None if it is gone or does not listen, or the store fails."""
     member = await read_member(store, keys, node)
     return LinkTarget(member.host, member.link, 0) if member is not None and member.link else None
 
 
 def neighbours_of(generation: Generation, node: str) -> tuple[str, ...]:
-    """The members that `node` looks at; none for a node that is not in the generation."""
+    """Return the members that `node` checks; none if it is not in the generation."""
     m_id, names = generation.index(node), [place.node for place in generation.members]
     if m_id is None:
         return ()
@@ -141,7 +140,7 @@ def neighbours_of(generation: Generation, node: str) -> tuple[str, ...]:
 
 
 class StartupReachability:
-    """Looks once at each member that comes to stand beside this node."""
+    """Checks once each member that becomes a neighbour of this node in the order of ranks."""
 
     def __init__(self, store: Store, keys: JobKeys, node: str, agent_log: AgentLog) -> None:
         self._store = store
@@ -151,7 +150,7 @@ class StartupReachability:
         self._seen: set[str] = set()
 
     async def check_neighbours(self, generation: Generation) -> None:
-        """Warn of each that cannot be reached, and why."""
+        """Log a warning for each neighbour that this node cannot connect to."""
         for name in neighbours_of(generation, self._node):
             if name in self._seen:
                 continue
@@ -160,13 +159,13 @@ class StartupReachability:
             why = await unreachable_reason(self._keys.job_id, name, member) if member is not None else ""
             if why:
                 self._agent_log.warning(
-                    f"this node does not reach {name}: {why}; if workers wait for each other, elastic-ctl doctor "
-                    "shows every way that is closed"
+                    f"this node cannot connect to {name}: {why}; if workers wait for each other, elastic-ctl doctor "
+                    "shows every blocked connection"
                 )
 
 
 class ProbeResponder:
-    """Answers each probe once, and one at a time: of those that come meanwhile only the newest counts."""
+    """Answers each probe once, one at a time; of the probes that come meanwhile it answers only the newest."""
 
     def __init__(self, store: Store, keys: JobKeys, node: str, agent_log: AgentLog) -> None:
         self._store = store
@@ -175,14 +174,14 @@ class ProbeResponder:
         self._agent_log = agent_log
         self._seen: KeyValue | None = None
         self._wanted: tuple[KeyValue, int] | None = None
-        """The probe that is answered now or next, and the lease."""
+        """The probe to answer now or next, and the lease."""
         self._answered = ""
 
     def asked(self, entries: Mapping[str, KeyValue], registered: int | None, lease: int | None) -> bool:
-        """Look whether there is a new probe; True asks for a call of `answer`.
+        """Check for a new probe; True asks the caller to call `answer`.
 
-        One that is older than the registration (its revision; None: not registered) was not meant for this node. The
-        answer is written under `lease`.
+        A probe that is older than the registration (its revision; None: not registered) was not meant for this node.
+        The answer is written under `lease`.
         """
         entry = entries.get(self._keys.probe)
         if entry is None or entry == self._seen or registered is None or lease is None:
@@ -202,7 +201,7 @@ class ProbeResponder:
                 self._wanted = None
 
     async def _answer(self, entry: KeyValue, lease: int) -> None:
-        """Try to reach the others, and write down what came of it if the probe still stands."""
+        """Try to connect to the other members, and write the result if the probe still exists."""
         try:
             probe = read(entry.value, Probe)
             answer = await check_reachable(self._keys.job_id, await self._others())
@@ -212,23 +211,23 @@ class ProbeResponder:
                 then.append(Delete(KeyRange.key(self._answered)))
             done = await self._store.txn([Compare.modified(self._keys.probe, entry.mod_revision)], then)
         except DocumentError as error:
-            self._agent_log.debug(f"a probe that cannot be read: {error}")
+            self._agent_log.debug(f"cannot parse a probe: {error}")
         except StoreError as error:
-            self._agent_log.debug(f"a probe could not be answered: {error}")
+            self._agent_log.debug(f"cannot answer a probe: {error}")
         else:
             self._answered = key if done.succeeded else self._answered
             bad = f", not {len(answer.unreached)}" if answer.unreached else ""
-            self._agent_log.debug(f"elastic-ctl doctor asked: this node reaches {answer.reached} others{bad}")
+            self._agent_log.debug(f"elastic-ctl doctor: this node can connect to {answer.reached} others{bad}")
 
     async def _others(self) -> dict[str, Member]:
-        """Every other member; of a huge job those that come next by name, and round."""
+        """Return every other member; in a huge job those that follow this node by name, in a circle."""
         listing = await self._store.list(KeyRange.prefix(self._keys.members))
         others: dict[str, Member] = {}
         for entry in listing.entries:
             node = entry.key.removeprefix(self._keys.members)
             if node == self._node:
                 continue
-            with suppress(DocumentError):  # It is damaged, and named elsewhere.
+            with suppress(DocumentError):  # Damaged records are reported elsewhere.
                 others[node] = decode(self._keys, entry.key, entry.value)
         names = sorted(others)
         after = sum(name < self._node for name in names)

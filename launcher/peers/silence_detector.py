@@ -1,9 +1,9 @@
-"""Which nodes are silent: from each of them nothing was heard for longer than its timeout (pure).
+"""Detects silent nodes: nothing was heard from them for longer than their timeout (pure).
 
-The timeout of a node is the silence timeout, at least `BEATS_MIN` of its intervals, and longer by the lateness that was
-seen on its link lately. Only a link that has carried `BEATS_MIN` heartbeats counts. A node whose link is lost stays
-silent; one whose link ends in order is forgotten. Times are seconds of this node's clock, one that continues while the
-machine sleeps.
+The timeout of a node is the silence timeout, at least `BEATS_MIN` of its intervals, plus the recent lateness of its
+link. Only a link that has carried `BEATS_MIN` heartbeats counts. A node whose link is lost stays silent; a node whose
+link is closed with a goodbye is forgotten. Times are seconds of this node's clock, which continues while the host is
+suspended.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from elastic.core.agent.state import SilentPeer
 
 NEVER = float("-inf")
 LATENESS_HALF_S = 20.0
-"""Half of the lateness of a link is forgotten in this time."""
+"""Half-life of the lateness of a link."""
 UNHEARD_INTERVALS = 2
-"""A node that was not heard for more intervals than that is about to be silent, perhaps."""
+"""A node that was not heard for more intervals than this may be about to become silent."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    """One node that sends heartbeats, or should.
+    """One node that should send heartbeats.
 
-    `since`: when it was heard last, or its silence was restarted after that.
+    `since`: when it was last heard, or when its silence was restarted after that.
     """
 
     link: object
@@ -38,7 +38,7 @@ class _Peer:
     late_s: float = 0.0
 
     def lateness(self, now: float) -> float:
-        """How much later than usual a heartbeat may come."""
+        """Return how much later than usual a heartbeat may come."""
         return self.late_s * math.exp2((self.beat_at - now) / LATENESS_HALF_S)
 
 
@@ -46,32 +46,32 @@ class SilenceDetector:
     """The nodes that send heartbeats, and those of them that are silent."""
 
     def __init__(self, heard_otherwise_at: Callable[[str], float] = lambda _: NEVER) -> None:
-        """`heard_otherwise_at(node)`: when something else showed last that a node is there."""
+        """Take `heard_otherwise_at(node)`, which returns when other evidence last showed that a node is alive."""
         self._heard_otherwise_at = heard_otherwise_at
         self._peers: dict[str, _Peer] = {}
         self._timeout_s = 0.0
         self._checked_by = float("inf")
         self.held_up_at = NEVER
-        """When this process continued after it had been held up."""
+        """When this process continued after it had been suspended."""
         self.silent: Mapping[str, SilentPeer] = {}
 
     def set_timeout(self, seconds: float) -> None:
-        """The silence timeout; 0.0: no node is silent."""
+        """Set the silence timeout; 0.0: no node is silent."""
         self._timeout_s = seconds
         if not seconds:
             self.silent = {}
 
     def expect_check(self, at: float, slack_s: float) -> None:
-        """`check` is to be called at this time; what comes more than `slack_s` later was held up."""
+        """Expect `check` at this time; a call more than `slack_s` later shows that this process was suspended."""
         self._checked_by = at + slack_s
 
     def expect_beats(self, node: str, link: object, every_s: float, now: float) -> None:
-        """Heartbeats are to come over a link from now on, perhaps the first ones of this node."""
+        """Expect heartbeats over a link from now on; they may be the first of this node."""
         if node not in self._peers:
             self._peers[node] = _Peer(link, every_s, now, now, now, beats=0)
 
     def beat(self, node: str, link: object, every_s: float, now: float) -> bool:
-        """Take a heartbeat that came over a link and is followed by another one; tell whether `silent` has changed."""
+        """Record a heartbeat that arrived over a link; return whether `silent` has changed."""
         changed = self.notice_held_up(now)
         peer = self._peers.get(node)
         if peer is None or peer.link is not link or not peer.beats:
@@ -84,7 +84,7 @@ class SilenceDetector:
         return self.heard(node, now) or changed
 
     def heard(self, node: str, now: float) -> bool:
-        """Take anything else that came from a node; tell whether `silent` has changed."""
+        """Record any other message of a node; return whether `silent` has changed."""
         changed = self.notice_held_up(now)
         if (peer := self._peers.get(node)) is not None:
             peer.heard_at = peer.since = now
@@ -94,7 +94,7 @@ class SilenceDetector:
         return True
 
     def forget(self, node: str, link: object | None = None) -> bool:
-        """That link, or each link to the node, ended in order; tell whether `silent` has changed."""
+        """Forget a node whose link, or any link, was closed with a goodbye; return whether `silent` has changed."""
         peer = self._peers.get(node)
         if peer is None or link not in (None, peer.link):
             return False
@@ -104,7 +104,7 @@ class SilenceDetector:
         return len(before) != len(self.silent)
 
     def check(self, now: float) -> tuple[bool, float]:
-        """Find out which nodes are silent. Tells whether that has changed, and when the next one may become silent."""
+        """Update `silent`; return whether it has changed, and when the next node may become silent."""
         changed, next_at, silent = self.notice_held_up(now), float("inf"), dict[str, SilentPeer]()
         if not self._timeout_s:
             return changed, next_at
@@ -126,15 +126,15 @@ class SilenceDetector:
         return changed, next_at
 
     def unheard(self, now: float) -> frozenset[str]:
-        """The nodes that were not heard for some intervals."""
+        """Return the nodes that were not heard for some intervals."""
         return frozenset(
             node for node, peer in self._peers.items() if now > peer.since + UNHEARD_INTERVALS * peer.every_s
         )
 
     def notice_held_up(self, now: float) -> bool:
-        """Restart the silence of every node if this process was held up, and tell whether it was.
+        """Restart the silence of every node if this process was suspended, and return whether it was.
 
-        What they sent meanwhile waits in its sockets, perhaps.
+        The messages of that time may still wait in its sockets.
         """
         if now <= self._checked_by:
             return False

@@ -1,4 +1,4 @@
-"""Whether a silent node answers a new connection: this agent tries, and asks others to try."""
+"""Finds out whether a silent node answers a new connection: this agent tries, and asks others to try."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from launcher.peers.authentication import authenticate_listener, read_line
 from launcher.wire.link_messages import Bye, LinkRequest, Proof, Tried, Try, decode, encode
 
 ATTEMPTS = 4
-"""Connections that are made one after the other, without waiting for those before: packets of some may be lost."""
+"""Connections that start one after the other without waiting for each other: packets of some may be lost."""
 ROUND_TRIPS = 4
-"""Round trips to the silent node by which a trial lasts longer: the handshake takes three."""
+"""Round trips to the silent node that are added to the time limit: the handshake takes three."""
 ROUND_TRIPS_MAX_S = 0.6
-"""And for this time at most."""
+"""Maximum of that addition."""
 ANSWER_S = 0.1
-"""What the question to another node, and its answer, may take in addition to the trial and to a round trip."""
+"""Additional time for the request to another node and its answer, beyond the trial and a round trip."""
 CONNECT_S = 0.4
-"""What it may take in addition to find a node that is not linked, and to connect to it."""
+"""Additional time to find a node that is not linked, and to connect to it."""
 
 
 class Asking(Protocol):
-    """What a trial needs of the links of this agent."""
+    """What a trial needs from the links of this agent."""
 
     job_id: str
     node: str
     secret_text: str
 
     def is_linked(self, node: str) -> bool:
-        """Tell whether this node has a link to another one."""
+        """Return whether this node has a link to another one."""
 
     def round_trip_s(self, node: str) -> float:
-        """The time that the kernel has measured on the link to a node, or from it; 0.0 without one."""
+        """Return the round-trip time that the kernel has measured on a link with a node; 0.0 without a link."""
 
     async def ask_to_try(self, helper: str, question: Try) -> bool:
-        """Ask a linked node whether it reaches another one. It may never answer."""
+        """Ask a linked node whether it can connect to another one. It may never answer."""
 
 
 async def reaches(job_id: str, secret: str, me: str, node: str, host: str, port: int, limit_s: float) -> bool | None:
-    """Tell whether a node's agent answers a new connection within `limit_s`, and proves that it knows the secret.
+    """Return whether a node's agent answers a new connection within `limit_s`, and proves that it knows the secret.
 
-    None: this machine could not try, because the name is not known in that time, or no socket is left. That says
-    nothing of the node.
+    None: this host could not try, because the name is not resolved in time or no socket is left. That says nothing
+    about the node.
     """
     until = asyncio.get_running_loop().time() + limit_s
     try:
@@ -94,9 +94,9 @@ async def try_peer(
     find: Callable[[str], Awaitable[LinkTarget | None]],
     unheard: Callable[[], frozenset[str]],
 ) -> PeerTried | None:
-    """Try a silent node and ask others to try; the first that reaches it decides. None: none of them could try.
+    """Try a silent node and ask others to try; the first success decides. None: none of them could try.
 
-    `find(node)` is where another node listens, to which this agent has no link.
+    `find(node)` returns where a node listens to which this agent has no link.
     """
     host, port = action.target.host, action.target.port
     limit_s = action.limit_s + min(ROUND_TRIPS * links.round_trip_s(action.node), ROUND_TRIPS_MAX_S)
@@ -108,7 +108,7 @@ async def try_peer(
 
     async def ask(helper: str) -> tuple[str, bool | None]:
         linked = links.is_linked(helper)
-        with suppress(OSError, ValueError):  # `TimeoutError` is one, too.
+        with suppress(OSError, ValueError):  # `TimeoutError` is an `OSError`.
             more_s = links.round_trip_s(helper) if linked else CONNECT_S
             async with asyncio.timeout(limit_s + ANSWER_S + more_s):
                 if linked:
@@ -136,7 +136,7 @@ async def try_peer(
 
 
 async def _ask_unlinked(links: Asking, helper: str, target: LinkTarget, question: Try) -> bool | None:
-    """Ask a node that is not linked, over a connection for this question; None: it does not answer.
+    """Ask a node that is not linked, over a new connection; None: it does not answer.
 
     Raises `LinkError` for another node, `OSError` if it cannot be reached.
     """
@@ -151,5 +151,5 @@ async def _ask_unlinked(links: Asking, helper: str, target: LinkTarget, question
                 return message.reached
         return None
     finally:
-        writer.write(encode(Bye()))  # Otherwise the helper would think that this process might be dead.
+        writer.write(encode(Bye()))  # Otherwise the helper would suspect that this process is dead.
         writer.close()

@@ -1,8 +1,8 @@
 """Amazon EC2's interruption notice and rebalance recommendation (pure).
 
-The token comes first (IMDSv2) and is asked for again when the server says that it has expired. Where no token can be
-had the same paths are read without one, as older machines and containers behind one hop more need it: they hold no
-secret. A machine that insists on tokens answers that with 401, and is asked for a token again.
+The token comes first (IMDSv2), and a new one is requested when the server says that it has expired. If there is no
+token, the same paths are read without one, as older machines and containers one hop further away require; they hold no
+secret. A machine that requires tokens answers that with 401, and is asked for a token again.
 
 Sources: EC2 user guide, "Spot Instance interruption notices", "EC2 instance rebalance recommendations", "How Instance
 Metadata Service Version 2 works".
@@ -32,14 +32,14 @@ from launcher.spot.protocol import (
 )
 
 TOKEN_TTL_S = 21_600
-"""Six hours, the longest that there is."""
+"""Six hours, the maximum."""
 ASK_TOKEN: Final = MetadataRequest(
     "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}, "PUT"
 )
 ACTION: Final = "/latest/meta-data/spot/instance-action"
 REBALANCE: Final = "/latest/meta-data/events/recommendations/rebalance"
 WORDS: Final = {"stop": "AWS stops this machine", "hibernate": "AWS hibernates this machine"}
-TAKES: Final = "AWS takes this machine back"
+TAKES: Final = "AWS reclaims this machine"
 
 
 class _InstanceAction(msgspec.Struct):
@@ -52,7 +52,7 @@ class _Rebalance(msgspec.Struct):
 
 
 async def poll(ask: Ask) -> AsyncIterator[PollResult]:
-    """Ask for both in turn, and for a token before, and again after anything else than an answer."""
+    """Request both in turn, with a token before, and again after anything else than an answer."""
     while True:
         given = await ask(ASK_TOKEN)
         token = {"X-aws-ec2-metadata-token": given.text} if TOKEN.fullmatch(given.text) and not given.trouble else {}
@@ -72,7 +72,7 @@ WATCHES: Final = (Watch(poll),)
 
 
 def _read(path: str, answer: MetadataResponse) -> PollResult:
-    """What an answer says. 404 is the usual one: there is nothing."""
+    """Return what an answer says. 404 is the usual one: there is no notice."""
     there = answer.status != 404
     if there and answer.trouble:
         return PollResult(trouble=answer.trouble)
@@ -81,7 +81,7 @@ def _read(path: str, answer: MetadataResponse) -> PollResult:
             return PollResult(remarks=(_recommendation(answer),) if there else ())
         return standing([_action(answer)] if there else [], 0.0)  # The pause comes after both.
     except UNREADABLE:
-        return PollResult(trouble="its answer cannot be read")
+        return PollResult(trouble="its answer cannot be parsed")
 
 
 def _action(answer: MetadataResponse) -> InterruptionNotice | str:
@@ -92,4 +92,4 @@ def _action(answer: MetadataResponse) -> InterruptionNotice | str:
 def _recommendation(answer: MetadataResponse) -> str:
     at = parsed_time(msgspec.json.decode(answer.body, type=_Rebalance).noticeTime)
     since = f" since {clock_time(at)}" if at is not None else ""
-    return f"AWS says{since} that it may take this machine back (rebalance recommendation); training goes on"
+    return f"AWS says{since} that it may reclaim this machine (rebalance recommendation); training continues"

@@ -1,9 +1,9 @@
 """Azure's Scheduled Events (pure).
 
-The events of all machines of a placement group come to each of them, so this machine first asks for its own name. An
-event is never acknowledged: that would only bring it forward. A Preempt is announced at least 30 s before, a Reboot and
-a Redeploy 15 and 10 minutes before, and days before where hardware is about to fail. The first request for events
-switches them on, and may take two minutes.
+Each machine of a placement group gets the events of all of them, so this machine first requests its own name. An event
+is never acknowledged: that would only bring it forward. A Preempt is announced at least 30 s before, a Reboot and a
+Redeploy 15 and 10 minutes before, and days before if hardware is about to fail. The first request for events switches
+them on, and may take two minutes.
 
 Source: Azure documentation, "Azure Metadata Service: Scheduled Events for Linux VMs".
 """
@@ -40,12 +40,12 @@ TROUBLE_MAX_S = 10.0
 """A Preempt leaves 30 s."""
 NAME_MAX = 256
 WORDS: Final = {
-    "Preempt": "Azure takes this machine back",
+    "Preempt": "Azure reclaims this machine",
     "Terminate": "Azure deletes this machine",
     "Reboot": "Azure restarts this machine",
     "Redeploy": "Azure moves this machine to other hardware",
 }
-"""The events that end what runs here, in words."""
+"""The events that end the processes of this machine, in words."""
 
 
 class _ScheduledEvent(msgspec.Struct, rename="pascal"):
@@ -59,7 +59,7 @@ class _ScheduledEvents(msgspec.Struct, rename="pascal"):
 
 
 async def poll(ask: Ask) -> AsyncIterator[PollResult]:
-    """Ask for the name, and then for the events again and again."""
+    """Request the name, and then the events repeatedly."""
     name, limit_s = "", FIRST_S
     while True:
         if not name:
@@ -79,18 +79,18 @@ WATCHES: Final = (Watch(poll, TROUBLE_MAX_S),)
 
 
 def _read(name: str, answer: MetadataResponse) -> PollResult:
-    """What an answer says of the machine `name`. An empty list of events is the usual one."""
+    """Return what an answer says about the machine `name`. An empty list of events is the usual one."""
     if answer.trouble:
         return PollResult(trouble=answer.trouble)
     try:
         events = msgspec.json.decode(answer.body, type=_ScheduledEvents).events or []
     except UNREADABLE:
-        return PollResult(trouble="its answer cannot be read")
+        return PollResult(trouble="its answer cannot be parsed")
     return standing([found for event in events if (found := _read_event(name, event, answer))], AZURE_POLL_S)
 
 
 def _read_event(name: str, raw: msgspec.Raw, answer: MetadataResponse) -> InterruptionNotice | str | None:
-    """One event, by itself: one that cannot be read hides no other."""
+    """Return one event; each is parsed separately, so that one that cannot be parsed hides no other."""
     try:
         event = msgspec.json.decode(raw, type=_ScheduledEvent)
     except UNREADABLE:
@@ -102,5 +102,5 @@ def _read_event(name: str, raw: msgspec.Raw, answer: MetadataResponse) -> Interr
         return notice(WORDS[event.event_type], at, answer)
     if event.event_type == "Freeze":
         when = f"at {clock_time(at)}" if at is not None else "now"
-        return f"Azure pauses this machine for some seconds {when} (Freeze); training goes on"
+        return f"Azure pauses this machine for a few seconds {when} (Freeze); training continues"
     return None

@@ -1,4 +1,4 @@
-"""Where a provider's metadata server is: the address that all three share, or what a variable says (pure)."""
+"""The address of a provider's metadata server: the one that all three share, or that of a variable (pure)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MetadataEndpoint(NamedTuple):
 
 
 def endpoint(provider: str, environ: Mapping[str, str]) -> MetadataEndpoint:
-    """The metadata server of a provider. Raises `ConfigError` for a variable that names none."""
+    """Return the metadata server of a provider. Raises `ConfigError` for a variable with an invalid address."""
     own = {"aws": AWS, "gcp": GCP}.get(provider, "")
     for name in (ENDPOINT, own):
         text = environ.get(name, "").strip() if name else ""
@@ -42,7 +42,7 @@ def _parsed(name: str, text: str) -> MetadataEndpoint:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         host, port = parts.hostname or "", parts.port or 80
-        host.encode("idna")  # As it is when the name is looked up: no part is empty or above 63 characters.
+        host.encode("idna")  # As when the name is resolved: no part is empty or above 63 characters.
         if parts.scheme != "http" or not host or not host.isascii() or any(map(str.isspace, host)):
             raise ValueError("no http, or no host")
     except ValueError as error:  # UnicodeError is one.

@@ -1,11 +1,11 @@
 """Google Compute Engine's preemption and maintenance notices (pure).
 
 Both are hanging requests: the server answers when the value changes, or after a minute. The first one does not hang, so
-that a notice that is there already is seen at once; the others name the etag of the answer before, so that no change
-between two requests is missed. An answer without `Metadata-Flavor: Google` is not from the metadata server.
+that an existing notice is seen at once; the others name the etag of the previous answer, so that no change between two
+requests is missed. An answer without `Metadata-Flavor: Google` is not from the metadata server.
 
 A spot machine has about 30 s after `preempted` is TRUE. A maintenance event is announced 60 s before, or up to an hour
-for machines with cards; when it begins says `upcoming-maintenance`, where that is kept. Sources: Compute Engine
+for machines with GPUs; `upcoming-maintenance`, where it exists, says when it begins. Sources: Compute Engine
 documentation, "Create and use Spot VMs", "Query metadata server for maintenance event notices", "Monitor and plan for a
 host maintenance event", "About VM metadata".
 """
@@ -34,12 +34,12 @@ from launcher.spot.protocol import (
 )
 
 HANGS_S = 60
-"""A hanging request is answered after this time, whatever there is."""
+"""The server answers a hanging request after this time, even without a change."""
 ANSWERED_S = HANGS_S + 10.0
 PAUSE_S = 1.0
-"""Between two requests, so that a server that does not hang is not asked without end."""
+"""Between two requests, so that a server that does not hang is not polled in a tight loop."""
 TROUBLE_MAX_S = 5.0
-"""A preemption leaves 30 s: a server that does not answer is asked again soon."""
+"""A preemption leaves 30 s: a server that does not answer is polled again soon."""
 HEADERS: Final = {"Metadata-Flavor": "Google"}
 BASE: Final = "/computeMetadata/v1/instance"
 PREEMPTED_S = 30.0
@@ -55,7 +55,7 @@ class _MaintenanceWindow(msgspec.Struct):
 
 
 async def poll(value: str, ask: Ask) -> AsyncIterator[PollResult]:
-    """Follow one value with hanging requests. Of a stop for maintenance it also asks when."""
+    """Follow one value with hanging requests. For a stop for maintenance it also requests the time."""
     etag = ""
     while True:
         path = f"{BASE}/{value}"
@@ -67,7 +67,7 @@ async def poll(value: str, ask: Ask) -> AsyncIterator[PollResult]:
         etag = ""
         if trouble := _trouble(answer):
             yield PollResult(trouble=trouble)
-        elif answer.text.startswith("TERMINATE"):  # Nothing hangs while the time runs: it is read again as it is.
+        elif answer.text.startswith("TERMINATE"):  # No hanging request while the time runs: the value is polled.
             yield standing([_stop(await ask(MetadataRequest(f"{BASE}/upcoming-maintenance?alt=json", HEADERS)))])
         else:
             said = answer.headers.get("etag", "")
@@ -82,21 +82,21 @@ WATCHES: Final = (PREEMPTION, MAINTENANCE)
 
 def _trouble(answer: MetadataResponse) -> str:
     if answer.status and answer.headers.get("metadata-flavor") != "Google":
-        return "it is not Google's"
+        return "it is not from Google"
     return answer.trouble
 
 
 def _read(answer: MetadataResponse) -> tuple[InterruptionNotice | str, ...]:
-    """What TRUE, FALSE, NONE or MIGRATE_ON_HOST_MAINTENANCE means."""
+    """Return what TRUE, FALSE, NONE or MIGRATE_ON_HOST_MAINTENANCE means."""
     if answer.text == "TRUE":
-        return (InterruptionNotice("Google Cloud takes this machine back", answer.came_at + PREEMPTED_S, PREEMPTED_S),)
+        return (InterruptionNotice("Google Cloud reclaims this machine", answer.came_at + PREEMPTED_S, PREEMPTED_S),)
     if answer.text.startswith("MIGRATE"):
-        return ("Google Cloud moves this machine to another host (live migration); training goes on",)
+        return ("Google Cloud moves this machine to another host (live migration); training continues",)
     return ()
 
 
 def _stop(answer: MetadataResponse) -> InterruptionNotice | str:
-    """A stop for maintenance. Where nobody says when, it is as near as one without cards."""
+    """Return a stop for maintenance. If its time is unknown, it is as near as one without GPUs."""
     planned = _MaintenanceWindow()
     with suppress(*UNREADABLE):
         if not _trouble(answer):

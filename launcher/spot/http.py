@@ -1,7 +1,7 @@
 """One HTTP request to a metadata server.
 
 It uses no proxy, follows no redirect, keeps no connection, and reads at most `BODY_MAX` bytes. `h11` speaks HTTP, over
-asyncio's own streams: a client that can do more costs the agent a quarter of its memory.
+asyncio's own streams: a more capable client would increase the agent's memory by a quarter.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from launcher.spot.endpoint import MetadataEndpoint
 from launcher.spot.protocol import MetadataRequest, MetadataResponse
 
 BODY_MAX = 64 << 10
-"""Bytes of an answer; a real one has some hundreds."""
+"""Bytes of an answer; a real one has a few hundred."""
 CHUNK = 4096
 
 
 async def fetch(endpoint: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse:
-    """Ask, and wait for the whole answer; its time limit is the caller's.
+    """Send a request, and wait for the whole answer; the caller sets the time limit.
 
-    Raises `OSError` where none comes: the host cannot be one, or what it says is not HTTP or too much, or it hangs up.
+    Raises `OSError` if none arrives: the host name is invalid, the answer is not HTTP or too long, or the server
+    closes.
     """
     try:
         reader, writer = await asyncio.open_connection(*endpoint, limit=CHUNK)

@@ -1,7 +1,7 @@
-"""What is asked of a metadata server, what it answers, and what that means (pure).
+"""Requests to a metadata server, its answers, and what they mean (pure).
 
-A `Watch` asks one question after the other. It keeps its own state and knows no clock, no socket and no other watch.
-Whatever a server answers is only ever a notice, a remark, nothing, or trouble.
+A `Watch` sends one request after the other. It keeps its own state and knows no clock, no socket and no other watch.
+Whatever a server answers becomes a notice, a remark, nothing, or an error.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 POLL_S = 5.0
-"""Between two looks: what AWS advises (Spot Instance interruption notices, EC2 user guide)."""
+"""Between two polls: what AWS advises (Spot Instance interruption notices, EC2 user guide)."""
 PAUSE_MAX_S = 60.0
-"""Between two looks at a server that does not answer."""
+"""Between two polls of a server that does not answer."""
 TIMEOUT_S = 5.0
-"""A metadata server answers within milliseconds; who does not within this time is asked again later."""
+"""A metadata server answers within milliseconds; one that does not within this time is polled again later."""
 LEFT_MIN_S = 10.0
-"""So much time counts as left at least. A notice can name a moment that is over, or none; to try to save costs nothing,
-and if the machine goes meanwhile it is a loss like any other."""
+"""Minimum time that counts as left. A notice can name a time that has passed, or none; trying to save costs nothing,
+and if the machine disappears meanwhile that is a node failure like any other."""
 NEAR_S = 600.0
-"""A machine that goes later than this is worth a line and no drain yet: until then it makes steps. Azure announces
-hardware that is about to fail days ahead, and Google a stop of a machine with cards an hour ahead."""
+"""A notice with more time than this is logged but does not drain the node yet: until then it makes steps. Azure
+announces failing hardware days ahead, and Google a stop of a machine with GPUs an hour ahead."""
 TOKEN: Final = re.compile(r"[!-~]{1,1024}")
 """What may be sent back to a server in a header."""
 
@@ -40,7 +40,7 @@ class MetadataRequest(Struct, frozen=True):
 
 
 class MetadataResponse(Struct, frozen=True):
-    """What a server said; status 0: nothing. `came_at` is this machine's Unix time. Header names are in lower case."""
+    """The answer of a server; status 0: none. `came_at` is this host's Unix time. Header names are in lower case."""
 
     status: int = 0
     headers: Mapping[str, str] = {}
@@ -54,14 +54,14 @@ class MetadataResponse(Struct, frozen=True):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with it, as its status tells, "" if nothing is."""
+        """The error that its status shows, "" if there is none."""
         if self.status == 200:
             return ""
         return f"it answers with {self.status}" if self.status else "it does not answer"
 
 
 class InterruptionNotice(Struct, frozen=True):
-    """This machine goes. `text`: "AWS takes this machine back"; `at` is Unix time, `left_s` counts from now."""
+    """This machine goes away. `text`: "AWS reclaims this machine"; `at` is Unix time, `left_s` counts from now."""
 
     text: str
     at: float
@@ -69,15 +69,15 @@ class InterruptionNotice(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The notice with its time, as all nodes are told."""
+        """The notice with its time, as all nodes show it."""
         return f"{self.text} at {clock_time(self.at)}"
 
 
 class PollResult(Struct, frozen=True):
-    """What came of one answer, the pause before the next request, and what is wrong, "" if nothing.
+    """The result of one answer, the pause before the next request, and the error, "" if there is none.
 
-    `notices` are those that stand, None where the answer says nothing of that. `remarks` are what an operator may want
-    to know, and what changes nothing.
+    `notices` are the current ones, None if the answer does not tell. `remarks` may be of interest to a user, and change
+    nothing.
     """
 
     notices: tuple[InterruptionNotice, ...] | None = None
@@ -90,15 +90,15 @@ Ask = Callable[[MetadataRequest], Awaitable[MetadataResponse]]
 
 
 class Watch(NamedTuple):
-    """What is asked of a metadata server: `poll` asks one question after the other, and tells what came of them."""
+    """One value of a metadata server: `poll` sends one request after the other, and yields the results."""
 
     poll: Callable[[Ask], AsyncIterator[PollResult]]
     pause_max_s: float = PAUSE_MAX_S
-    """Between two requests while something is wrong."""
+    """Between two requests while there is an error."""
 
 
 async def polled(watch: Watch, ask: Ask) -> AsyncIterator[PollResult]:
-    """What comes of a watch, until cancelled. The longer something is wrong, the longer is the pause."""
+    """Yield the results of a watch, until cancelled. The pause grows while an error lasts."""
     failures = 0
     while True:
         try:
@@ -106,13 +106,13 @@ async def polled(watch: Watch, ask: Ask) -> AsyncIterator[PollResult]:
                 failures = failures + 1 if heard.trouble else 0
                 pause_s = min(POLL_S * 2.0 ** min(failures - 1, 10), watch.pause_max_s) if failures else heard.pause_s
                 yield replace(heard, pause_s=pause_s)
-        except Exception as error:  # noqa: BLE001  Whatever a server says, training goes on.
-            trouble = f"its answer cannot be understood: {type(error).__name__}"
+        except Exception as error:  # noqa: BLE001  Whatever a server answers, training continues.
+            trouble = f"its answer is unexpected: {type(error).__name__}"
             yield PollResult(pause_s=PAUSE_MAX_S, trouble=trouble)
 
 
 def standing(found: Collection[InterruptionNotice | str], pause_s: float = POLL_S) -> PollResult:
-    """What an answer about notices says: those that stand, and remarks."""
+    """Return the result of an answer about notices: the current ones, and remarks."""
     notices = tuple(one for one in found if isinstance(one, InterruptionNotice))
     return PollResult(notices, tuple(one for one in found if isinstance(one, str)), pause_s)
 
@@ -120,19 +120,19 @@ def standing(found: Collection[InterruptionNotice | str], pause_s: float = POLL_
 def notice(
     text: str, at: float | None, answer: MetadataResponse, *, left_min_s: float = LEFT_MIN_S
 ) -> InterruptionNotice | str:
-    """Make a notice, or a remark if it is further away than `NEAR_S`.
+    """Return a notice, or a remark if it is further away than `NEAR_S`.
 
-    `at` is by the server's clock, which is its Date header where it has one; None: it is due.
+    `at` is by the server's clock, which is its Date header if it has one; None: the machine may stop at any time.
     """
     theirs = parsed_time(answer.headers.get("date", ""))
     left_s = 0.0 if at is None else at - (theirs if theirs is not None else answer.came_at)
     if at is not None and left_s > NEAR_S:
-        return f"{text} at {date_time(at)}: this node drains {NEAR_S / 60:.0f} minutes before, if that stands"
+        return f"{text} at {date_time(at)}: this node drains {NEAR_S / 60:.0f} minutes before, unless that changes"
     return InterruptionNotice(text, answer.came_at if at is None else at, max(left_s, left_min_s))
 
 
 def parsed_time(text: str) -> float | None:
-    """Unix time of an HTTP date or of an ISO one in UTC, None if it is neither."""
+    """Return the Unix time of an HTTP date or of an ISO one in UTC, None if it is neither."""
     for form in ("%a, %d %b %Y %H:%M:%S GMT", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"):
         try:
             return datetime.strptime(text.strip(), form).replace(tzinfo=UTC).timestamp()
@@ -142,12 +142,12 @@ def parsed_time(text: str) -> float | None:
 
 
 def clock_time(at: float) -> str:
-    """Unix time as people read it: 12:03:44Z. A time that no clock has is "an unknown time"."""
+    """Return a Unix time as 12:03:44Z. A time that no clock has is "an unknown time"."""
     return _shown(at, "%H:%M:%SZ")
 
 
 def date_time(at: float) -> str:
-    """The same with its date: 2027-01-18 12:03:44Z."""
+    """Return the same with its date: 2027-01-18 12:03:44Z."""
     return _shown(at, "%Y-%m-%d %H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""On whose machine this is: what its firmware says of itself. No network is asked, so it costs nothing elsewhere."""
+"""Detects the cloud provider of this host from its firmware, without any network request."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ DMI: Final = Path("/sys/class/dmi/id")
 HYPERVISOR: Final = Path("/sys/hypervisor/uuid")
 NAMES: Final = ("sys_vendor", "product_name", "bios_vendor", "bios_version", "chassis_asset_tag")
 AZURE_TAG: Final = "7783-7084-3265-9085-8269-3286-77"
-"""The asset tag of every machine of Azure, and of no other one that Hyper-V runs."""
+"""The asset tag of every Azure machine, and of no other machine on Hyper-V."""
 BYTES_MAX = 256
 
 
 def provider(said: Mapping[str, str]) -> str:
-    """`aws`, `gcp`, `azure` or `none` (pure). `said`: what stands in the files of `NAMES`, and `hypervisor`."""
+    """Return `aws`, `gcp`, `azure` or `none` (pure). `said`: the contents of the files of `NAMES`, and `hypervisor`."""
     if said.get("sys_vendor") == "Amazon EC2" or "amazon" in said.get("bios_version", "").lower():
         return "aws"
     if said.get("hypervisor", "").lower().startswith("ec2"):
@@ -29,12 +29,12 @@ def provider(said: Mapping[str, str]) -> str:
 
 
 def detect_provider(dmi: Path = DMI, hypervisor: Path = HYPERVISOR) -> str:
-    """The provider of this machine."""
+    """Return the provider of this host."""
     return provider({**{name: _text(dmi / name) for name in NAMES}, "hypervisor": _text(hypervisor)})
 
 
 def _text(path: Path) -> str:
-    """The first line of a small file, "" if it cannot be read."""
+    """Return the first line of a small file, "" if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(BYTES_MAX).decode("ascii", "replace").strip()

@@ -1,7 +1,7 @@
-"""Watches for the notice that this machine is taken back, beside everything else that the agent does.
+"""Watches for the interruption notice of this machine, independently of everything else that the agent does.
 
-It can only ever ask for a drain, say a line, or keep a node that has not joined from joining. A metadata server that is
-away or slow changes nothing.
+It can only request a drain, log a message, or keep a node that has not joined from joining. A metadata server that is
+unavailable or slow changes nothing.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from launcher.system.clock import boottime
 from launcher.system.time_limit import wait_at_most
 
 TRY_AGAIN = 4
-"""The exit code of a node whose machine goes: nothing is wrong, another machine can go on."""
+"""The exit code of a node whose machine is reclaimed: nothing is wrong, another machine can continue."""
 EARLIER_S = 1.0
-"""A notice that leaves so much less time than the one before is told again."""
+"""A notice that leaves this much less time than the previous one is logged again."""
 REMARKS_MAX = 100
-"""Of the whole life of an agent: a server that says another one each time fills no log."""
+"""Per agent: a server that returns another remark each time does not fill the log."""
 FIRST_S = 1.0
-"""So long after its start a node waits for the first answers before it joins. A server answers within milliseconds."""
+"""How long a starting node waits for the first answers before it joins. A server answers within milliseconds."""
 HELD_EVERY_S = 300.0
-"""So often a node that does not join says why."""
+"""How often a node that does not join logs why."""
 WATCHES: Mapping[str, tuple[Watch, ...]] = {"aws": aws.WATCHES, "gcp": gcp.WATCHES, "azure": azure.WATCHES}
-"""What is asked of each provider, at the same time."""
+"""The values that are polled at each provider, at the same time."""
 
 
 class SpotWatch:
-    """The notices for the machine of this node."""
+    """The notices for the host of this node."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SpotWatch:
         put: Callable[[Event], None],
         joins: Callable[[], bool],
     ) -> None:
-        """Nothing is asked yet.
+        """Create the watcher; `run` starts polling.
 
         `spot` is the value of the flag; `put` takes the events; `joins` tells whether the node has not joined yet.
         """
@@ -64,25 +64,25 @@ class SpotWatch:
         self._joins = joins
         self._told: float | None = None
         self._enters = True
-        """Whether `wait_clear` has not let the node in yet."""
+        """Whether `wait_clear` has not let the node join yet."""
         self._began = boottime()
         self._unheard: set[Watch] = set()
-        """Of these nobody knows yet whether they have a notice."""
+        """Watches of which it is unknown yet whether they have a notice."""
         self._standing: dict[Watch, tuple[InterruptionNotice, float]] = {}
-        """The notices that stand, with the time at which this machine may be gone."""
+        """The current notices, with the time at which this machine may be gone."""
         self._changed = asyncio.Event()
         self._remarked: dict[tuple[Watch, str], set[str]] = {}
-        """What was said of the newest answer of each watch, by what was asked for."""
+        """The remarks of the newest answer of each watch, by its request."""
         self._remarks = 0
         self._troubled: set[Watch] = set()
 
     async def run(self) -> None:
-        """Watch until cancelled; return at once where there is nothing to watch."""
+        """Watch until cancelled; return at once if there is nothing to watch."""
         provider = spot_provider.detect_provider() if self._spot == "auto" else self._spot
         if provider == "none":
             return
         where = endpoint(provider, self._environ)
-        self._agent_log.debug(f"watching {where} for the notice that this machine is taken back (--spot {provider})")
+        self._agent_log.debug(f"watching {where} for an interruption notice of this machine (--spot {provider})")
         self._unheard.update(WATCHES[provider])
         async with asyncio.TaskGroup() as group:
             for watch in WATCHES[provider]:
@@ -90,17 +90,17 @@ class SpotWatch:
 
     @property
     def held(self) -> str:
-        """Why this node does not join yet, "" if no notice keeps it out."""
+        """Why this node does not join yet, "" if no notice prevents it."""
         if not self._enters or not self._standing:
             return ""
         notice, _ = min(self._standing.values(), key=lambda one: one[1])
         return f"{notice.reason}: this node does not join"
 
     async def wait_clear(self) -> None:
-        """Wait until no notice stands: a node of a machine that goes would cost the others two restarts.
+        """Wait until no notice is active: a node of a machine that goes away would cost the others two restarts.
 
-        Its exit would be no end either: systemd starts it again. Raises `MachineTaken` when the time of the notice is
-        over, and no further answer says that it still stands.
+        Exiting would not help: systemd would start the agent again. Raises `MachineTaken` when the time of the notice
+        has passed, and no further answer confirms it.
         """
         said_at = None
         while self._standing or (self._unheard and boottime() < self._began + FIRST_S):
@@ -112,7 +112,7 @@ class SpotWatch:
                 if said_at is None or now >= said_at + HELD_EVERY_S:
                     said_at = now
                     self._agent_log.warning(f"{notice.reason}: this node does not join and waits; the job stays open")
-                # While the server answers, what it says counts: the time may be a guess (Google names none).
+                # While the server answers, its answer counts: the time may be a guess (Google names none).
                 line_at = said_at + HELD_EVERY_S
                 until = min(until, line_at) if watch in self._troubled else line_at
             self._changed.clear()
@@ -138,7 +138,7 @@ class SpotWatch:
             await asyncio.sleep(heard.pause_s)
 
     def _note(self, watch: Watch, heard: PollResult) -> None:
-        """Whether there is a notice, as the newest answer says; the first one counts."""
+        """Note whether there is a notice in the newest answer; the first one counts."""
         if heard.notices:
             first = min(heard.notices, key=lambda notice: notice.left_s)
             self._standing[watch] = first, boottime() + first.left_s
@@ -151,12 +151,12 @@ class SpotWatch:
 
     def _notice(self, notice: InterruptionNotice) -> None:
         if self._enters:
-            return  # `wait_clear` keeps it out.
+            return  # `wait_clear` keeps it from joining.
         deadline = boottime() + notice.left_s
         if self._told is not None and deadline > self._told - EARLIER_S:
             return
         self._told = deadline
-        if not self._joins():  # Who has not joined says in one line that it does not.
+        if not self._joins():  # A node that has not joined logs in one line that it does not.
             left_s = notice.left_s - DEADLINE_SPARE_S
             self._agent_log.warning(
                 f"{notice.reason}, in {notice.left_s:.0f} s: this node drains; its workers have {left_s:.0f} s"
@@ -164,7 +164,7 @@ class SpotWatch:
         self._put(DrainRequested(TRY_AGAIN, notice.reason, deadline))
 
     def _remark(self, asked: tuple[Watch, str], texts: set[str]) -> None:
-        """Say what the answer before did not say. What is gone is forgotten: the next time it is news again."""
+        """Log remarks that the previous answer did not have. One that disappears may be logged again later."""
         for text in sorted(texts - self._remarked.get(asked, set())):
             self._remarks += 1
             if self._remarks <= REMARKS_MAX:
@@ -172,18 +172,18 @@ class SpotWatch:
         self._remarked[asked] = texts
 
     def _trouble(self, watch: Watch, where: MetadataEndpoint, trouble: str) -> None:
-        """Say once that notices may not be seen, and once that they are again; `auto` may well find nothing."""
+        """Log once that notices may be missed, and once that they no longer are; `auto` may well find nothing."""
         before = bool(self._troubled)
         (self._troubled.add if trouble else self._troubled.discard)(watch)
         tell = self._agent_log.debug if self._spot == "auto" else self._agent_log.warning
         if trouble and not before:
-            tell(f"no notice of {where} can be seen ({trouble}); it is asked again; training goes on")
+            tell(f"cannot read interruption notices from {where} ({trouble}); retrying; training continues")
         elif before and not self._troubled:
-            tell(f"{where} answers again: a notice will be seen")
+            tell(f"{where} answers again: interruption notices can be read")
 
 
 async def _answer(where: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse:
-    """What a server said, with status 0 if it did not in time, or not in HTTP."""
+    """Return the answer of a server, with status 0 if it did not answer in time, or not in HTTP."""
     from launcher.spot.http import fetch  # Only a machine of a cloud needs it.
 
     try:

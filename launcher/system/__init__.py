@@ -1,1 +1,1 @@
-"""Linux and process primitives: signals, descriptors, limits, locks, /proc. Knows nothing of jobs."""
+"""Linux and process primitives: signals, descriptors, limits, locks, /proc. Independent of jobs."""

@@ -1,4 +1,4 @@
-"""One check and how it is shown (pure)."""
+"""One check of the doctor, and its output (pure)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from launcher.text.sanitize import sanitize_line
 
 DETAILS_MAX = 40
-"""Lines below a check; the rest is counted."""
+"""Maximum detail lines below a check; the others are counted."""
 
 
 class CheckLevel(StrEnum):
-    """How a check came out. Only `fail` makes the exit code 1."""
+    """The result of a check. Only `fail` makes the exit code 1."""
 
     OK = "ok"
     WARN = "warn"
@@ -24,42 +24,42 @@ COLOURS = {CheckLevel.OK: "32", CheckLevel.WARN: "33", CheckLevel.FAIL: "1;31"}
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """What was looked at, what was found, and what to do about it. `details` are lines of a small table."""
+    """The name of a check, its result, and the fix. `details` are the lines of a small table."""
 
     level: CheckLevel
     name: str
     text: str
-    hint: str = msgspec.field(default="", name="mend")
+    hint: str = ""
     details: tuple[str, ...] = ()
 
 
 def ok(name: str, text: str, details: tuple[str, ...] = ()) -> Check:
-    """All is well."""
+    """Return a passed check."""
     return Check(level=CheckLevel.OK, name=name, text=text, details=details)
 
 
 def note(name: str, text: str, hint: str) -> Check:
-    """All is well, and the hint makes it better."""
+    """Return a passed check with a hint that improves the set-up."""
     return Check(level=CheckLevel.OK, name=name, text=text, hint=hint)
 
 
 def warn(name: str, text: str, hint: str = "", details: tuple[str, ...] = ()) -> Check:
-    """It works, but perhaps not as the user thinks."""
+    """Return a check that found a possible problem."""
     return Check(level=CheckLevel.WARN, name=name, text=text, hint=hint, details=details)
 
 
 def fail(name: str, text: str, hint: str = "", details: tuple[str, ...] = ()) -> Check:
-    """A job cannot run like this."""
+    """Return a failed check: a job cannot run like this."""
     return Check(level=CheckLevel.FAIL, name=name, text=text, hint=hint, details=details)
 
 
 def warning(check: Check) -> str:
-    """A check as one line for people who start something, "" if all is well."""
+    """Format a check as a warning of one line, "" if it passed."""
     return "" if check.level is CheckLevel.OK else f"{check.name}: {check.text}; {check.hint}"
 
 
 def lines(check: Check, *, colours: bool = False) -> list[str]:
-    """The line of a check, and those below it."""
+    """Format a check as one line, with its details below it."""
     word = f"{check.level:<4}"
     if colours:
         word = f"\x1b[{COLOURS[check.level]}m{word}\x1b[0m"

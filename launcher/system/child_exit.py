@@ -1,4 +1,4 @@
-"""Waits for the exit of a child process by its pidfd: without a thread, without looking again and again."""
+"""Waits for the exit of a child process by its pidfd, without a thread and without polling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.system.descriptors import closing, ready
 
 
 def reap_within(pid: int, limit_s: float) -> None:
-    """Wait for the exit of a child for so long, and reap it if it comes."""
+    """Wait at most `limit_s` seconds for the exit of a child, and reap it if it exits."""
     with closing(os.pidfd_open(pid)) as pidfd:
         if ready(pidfd, select.POLLIN, limit_s):
             os.waitpid(pid, 0)

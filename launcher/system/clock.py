@@ -1,4 +1,4 @@
-"""The clock of this machine that also runs while it sleeps."""
+"""The clock that also runs while the host is suspended."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def boottime() -> float:
-    """The agent's clock, in seconds: it goes on while the machine sleeps."""
+    """Return the agent's clock, in seconds: it continues while the host is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

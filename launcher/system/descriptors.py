@@ -1,6 +1,6 @@
-"""Which descriptors this process has.
+"""Manages the file descriptors of this process.
 
-Standard ones that the caller closed (`2>&-`), or that nobody reads any more, become /dev/null.
+Standard descriptors that the caller closed (`2>&-`), or whose reader has gone, become /dev/null.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TextIO
 
 
 def open_standard() -> None:
-    """Make 0, 1 and 2 open, here and in every child, and `sys.stdin`, `sys.stdout` and `sys.stderr` usable.
+    """Open 0, 1 and 2 if they are closed, for this process and its children, and make `sys.stdin` etc. usable.
 
-    Otherwise the next file or socket would become the child's stderr, and a message would be a crash. What is open
-    stays as it is.
+    Otherwise the next file or socket would become the child's stderr, and a message would raise. Open ones stay
+    unchanged.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
-        except OSError:  # It can only be EBADF.
-            opened = os.open(os.devnull, os.O_RDWR)  # The lowest free number, which is this one.
+        except OSError:  # EBADF.
+            opened = os.open(os.devnull, os.O_RDWR)  # The lowest free number is this one.
             os.set_inheritable(opened, True)
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115  # as long as the process
@@ -35,29 +35,34 @@ def open_standard() -> None:
         sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def write_stderr_line(text: str, who: str = "elastic-launch", command: str = "") -> bool:
-    """Write one line of `who` to stderr; whether it is taken. If not, nothing else changes.
-
-    What a server or its certificate says may have any signs in it: those that no terminal shows become spaces, and many
-    spaces one. `command` is a line of its own after it, as it is: people paste it into a shell.
-    """
-    shown = "".join(sign if sign.isprintable() else " " for sign in text)
-    line = f"{who}: {' '.join(shown.split())}\n"
+def write_stderr(text: str) -> bool:
+    """Write a text to stderr as it is; return False if it could not be written, which changes nothing else."""
     try:
-        sys.stderr.write(f"{line}{command}\n" if command else line)
+        sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
         return False
     return True
 
 
+def write_stderr_line(text: str, who: str = "elastic-launch", command: str = "") -> bool:
+    """Write one line of `who` to stderr; return whether that succeeded. A failure has no other effect.
+
+    The text of a server or its certificate may have any characters: unprintable ones become spaces, and several spaces
+    one. `command` follows unchanged on a separate line, so that users can paste it into a shell.
+    """
+    shown = "".join(char if char.isprintable() else " " for char in text)
+    line = f"{who}: {' '.join(shown.split())}\n"
+    return write_stderr(f"{line}{command}\n" if command else line)
+
+
 def discard_stream(stream: TextIO) -> None:
-    """Let go of what a stream could not take: python writes it once more at the end, and would fail again."""
+    """Discard what a stream could not write: Python would try again at its exit, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def discard_unflushed() -> None:
-    """See that python's end does not fail, and change the exit code, because of what nobody takes."""
+    """Discard unwritable output, so that Python's exit does not fail and change the exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -66,10 +71,10 @@ def discard_unflushed() -> None:
 
 
 def close(fd: int) -> OSError | None:
-    """Close a descriptor. What its disk tells only now, None if that is nothing; it is closed in any case.
+    """Close a descriptor in any case; return the error that its disk reports only now, None if there is none.
 
-    A disk with a quota, or one on the network, tells at the end what it did not take (EDQUOT, ENOSPC, EIO). Who wrote
-    there says so; who only read, or held a lock, has lost nothing.
+    A disk with a quota, or a network disk, may report failed writes only here (EDQUOT, ENOSPC, EIO). A caller that has
+    written must report the error; one that has only read, or held a lock, can ignore it.
     """
     try:
         os.close(fd)
@@ -80,7 +85,7 @@ def close(fd: int) -> OSError | None:
 
 @contextmanager
 def closing(fd: int) -> Iterator[int]:
-    """A descriptor that only reads, or holds a lock: it is closed at the end of the block."""
+    """Close a descriptor that only reads or holds a lock at the end of the block."""
     try:
         yield fd
     finally:
@@ -88,7 +93,7 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def is_file_at(fd: int, path: Path) -> bool:
-    """Tell whether `path` still names the file that is open as `fd`."""
+    """Return whether `path` still names the file that is open as `fd`."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:
@@ -96,28 +101,28 @@ def is_file_at(fd: int, path: Path) -> bool:
 
 
 def ready(fd: int, events: int, wait_s: float) -> bool:
-    """Wait for one of these `events` of poll(2), or for the end of what is at the other end; False if none comes."""
+    """Wait for one of these `events` of poll(2), or for the other end to close; False if none comes."""
     poll = select.poll()
     poll.register(fd, events)
     return bool(poll.poll(max(0.0, wait_s) * 1000))
 
 
 def widen_pipe(fd: int, size: int) -> None:
-    """Make room for `size` bytes in a pipe, if the user has not too much in pipes already: it is slower, then."""
+    """Enlarge the buffer of a pipe to `size` bytes, unless the user's limit for pipes is reached."""
     with suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size)
 
 
 def keep_only(keep: Collection[int]) -> None:
-    """Let go of all but these, in a process that was forked; 0, 1 and 2 become /dev/null.
+    """Close all descriptors but these, in a forked process; 0, 1 and 2 become /dev/null.
 
-    Nobody should wait for the end of a pipe because this process has it, too. What is open is looked up: the limit of
-    descriptors may be a billion (containers), and to try them all takes minutes where the kernel cannot do it at once.
+    Otherwise the reader of a pipe would also wait for this process. The function lists the open descriptors: the limit
+    may be a billion (containers), and closing all numbers takes minutes if the kernel cannot do it in one call.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in keep:
-            with suppress(OSError):  # The one through which they were listed is closed already.
+            with suppress(OSError):  # The descriptor of the listing is closed already.
                 os.close(fd)

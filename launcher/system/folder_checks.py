@@ -1,4 +1,4 @@
-"""Folders that must be written to, and the room on their disks. No folder is made."""
+"""Checks that folders are writable and that their disks have free space. Creates no folder."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ FREE_MIN = 1_000_000_000
 FREE_SHARE_MIN = 0.05
 """Below either of them a disk counts as nearly full."""
 ANSWER_LIMIT_S = 5.0
-"""A disk that has not answered by then has another trouble than its owner or its room."""
-LOG = ("log folder", "--log_dir")
-CHECKPOINTS = ("checkpoint folder", "--checkpoint_dir")
+"""A disk that has not answered by then has another problem than its owner or its free space."""
+LOG = ("log folder", "--log-dir")
+CHECKPOINTS = ("checkpoint folder", "--checkpoint-dir")
 """The name of each check, and its flag."""
 
 Usage = Callable[[Path], tuple[int, int, int]]
-"""Bytes in all, used, and free."""
+"""The total, used and free bytes."""
 
 
 def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = None) -> Check:
-    """Whether a folder can be written, or made, and whether its disk has room."""
+    """Check whether a folder can be written or created, and whether its disk has free space."""
     name, flag = which
     folder = Path(os.path.abspath(folder))
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
-    hint = f"name another one with {flag}, or mend its owner"
+    hint = f"use another one with {flag}, or fix its owner"
     if not there.is_dir():
         return fail(name, f"{there} is a file", hint)
     try:
@@ -43,9 +43,9 @@ def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = Non
             file.flush()
         total, _, free = (usage or shutil.disk_usage)(there)
     except OSError as error:
-        room = "delete something" if error.errno in (errno.ENOSPC, errno.EDQUOT) else hint
+        room = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else hint
         return fail(name, f"{there} cannot be written ({error.strerror})", room)
-    state = "is writable" if there == folder else "can be made"
+    state = "is writable" if there == folder else "can be created"
     text = f"{folder} {state}, {size_text(free)} free of {size_text(total)}"
     if free < FREE_MIN or free < FREE_SHARE_MIN * total:
         return warn(name, text, "its disk is nearly full")
@@ -53,11 +53,11 @@ def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = Non
 
 
 def folder_warning(which: tuple[str, str], folder: Path) -> str:
-    """What an agent says of a folder when it starts, "" if all is well. It does not wait for ever."""
+    """Return an agent's warning about a folder at its start, "" without one. It waits at most `ANSWER_LIMIT_S`."""
     found: SimpleQueue[Check] = SimpleQueue()
     Thread(target=lambda: found.put(folder_check(which, folder)), daemon=True).start()
     try:
         check = found.get(timeout=ANSWER_LIMIT_S)
     except Empty:
-        return f"{which[0]}: {folder} has not answered for {ANSWER_LIMIT_S:g} s; mend its disk, or name another one"
+        return f"{which[0]}: {folder} has not answered for {ANSWER_LIMIT_S:g} s; fix its disk, or use another folder"
     return warning(check)

@@ -1,14 +1,14 @@
-"""Proof that nothing of a node runs any more on this machine: a lock that the nursery and its workers hold.
+"""Proves that no process of a node is left on this host: a lock that the fork server and its workers hold.
 
-The nursery takes an exclusive lock on a file and leaves the descriptor open in every worker. The kernel frees it when
-the last of them is gone, whatever killed them. So a lock that is free proves that neither the nursery nor a worker
-of that node is left. A file that is missing, or that another boot or machine wrote, proves nothing.
+The fork server takes an exclusive lock on a file and leaves the descriptor open in every worker. The kernel releases it
+when the last of them has exited, for any reason. So a free lock proves that neither the fork server nor a worker of
+that node is left. A missing file, or one that another boot or host wrote, proves nothing.
 
-The file stays when the agent was killed, because then the proof is wanted. It is removed only when the nursery ends in
-order with nothing left running; what happened is then recorded in the store. Standard library only.
+The file stays when the agent was killed, because then the proof is needed. It is removed only when the fork server ends
+normally with no process left; the outcome is then recorded in the store. Standard library only.
 
-The files lie in a folder of this user. A process keeps to the folder that it chose first: a node that held its lock in
-two places would look dead in the one that it left. Two processes that chose different folders lose nothing but time.
+The files are in a folder of this user. A process always uses the folder that it chose first: a node with its lock in
+two places would look dead in the one that it left. If two processes chose different folders, a proof is only delayed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from elastic.errors import ConfigError
 from launcher.system.descriptors import closing, is_file_at
 
 HOLD_LIMIT_S = 2.0
-"""How long `hold` waits for a lock that somebody still holds (a worker of a killed nursery that is just ending)."""
+"""How long `hold` waits for a lock that another process still holds (a worker of a killed fork server that exits)."""
 
 HOLD_RETRY_S = 0.02
 KEEP_S = 7 * 86400.0
 FREE_MAX = 100
-"""Free lock files older than this, and all but so many of the newest, are removed when a new one is made."""
+"""A new lock file removes free ones that are older than this, and all but this number of the newest."""
 
 FIX = "remove it, or set TMPDIR to a folder that only you can write"
 
@@ -41,18 +41,18 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class NodeLock(NamedTuple):
-    """A lock that is held for as long as `fd` is open in any process."""
+    """A lock that is held while `fd` is open in any process."""
 
     path: Path
     fd: int
 
     def remove(self) -> None:
-        """Delete the file: from now on it proves nothing. The lock itself lasts until the descriptor is closed."""
+        """Delete the file, which then proves nothing. The lock itself lasts until the descriptor is closed."""
         self.path.unlink(missing_ok=True)
 
 
 class LockLocation(NamedTuple):
-    """Where locks may be: the folder `name` below `base`. In a `private` place nobody else may write into `base`."""
+    """A possible place of locks: the folder `name` below `base`. If `private`, only this user may write to `base`."""
 
     base: str
     name: str
@@ -65,21 +65,21 @@ class LockLocation(NamedTuple):
 
 
 class ChosenLockFolder(NamedTuple):
-    """The folder for locks, and a line for people, "" if it is the usual one."""
+    """The folder for locks, and a warning, "" if it is the usual one."""
 
     path: Path
     note: str
 
 
 def choose_lock_folder() -> ChosenLockFolder:
-    """The folder for this user's locks. Raises `ConfigError` when every place for it is blocked."""
+    """Choose the folder for this user's locks. Raises `ConfigError` if every place is blocked."""
     return _choose(places())
 
 
 def folder() -> Path:
-    """The folder of `choose_lock_folder`; made again with mode 0700 where somebody has removed it.
+    """Return the folder of `choose_lock_folder`; create it again with mode 0700 if it was removed.
 
-    Raises `ConfigError` when another user can write there now: a foreign file must not prove a death.
+    Raises `ConfigError` if another user can write there now: a file of another user must not prove a death.
     """
     path = choose_lock_folder().path
     if why := _blocked(path):
@@ -88,10 +88,10 @@ def folder() -> Path:
 
 
 def places() -> tuple[LockLocation, ...]:
-    """Where locks may be, the usual place first.
+    """Return the possible places of locks, the usual place first.
 
-    Another user can make the folder in /tmp or /dev/shm first, and so keep this user out of it, but neither in the
-    runtime directory of a login nor at home. Home comes last: it may be on a network disk that hangs.
+    Another user can block the folder in /tmp or /dev/shm by creating it first, but neither the runtime directory of a
+    login nor the home directory. The home directory comes last: it may be on a network disk that hangs.
     """
     own = f"elastic-launch-{os.getuid()}"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -116,7 +116,7 @@ def _choose(among: tuple[LockLocation, ...]) -> ChosenLockFolder:
 
 
 def _unfit(place: LockLocation) -> str:
-    """Why locks cannot be there, "" if they can."""
+    """Return why a place cannot have locks, "" if it can."""
     try:
         if place.private and not _only_ours(os.stat(place.base)):
             return f"{place.base} is not a folder that only you can write"
@@ -130,12 +130,12 @@ def _unfit(place: LockLocation) -> str:
 
 
 def _blocked(path: Path) -> str:
-    """Make the folder if it is not there; why it cannot have locks, "" if it can."""
+    """Create the folder if it is missing; return why it cannot have locks, "" if it can."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         ours = _only_ours(path.lstat())
     except OSError as error:
-        return f"{path} cannot be made ({error.strerror})"
+        return f"{path} cannot be created ({error.strerror})"
     return "" if ours else f"{path} is not a folder that only you can write"
 
 
@@ -144,25 +144,25 @@ def _only_ours(found: os.stat_result) -> bool:
 
 
 def lock_path(job_id: str, node_id: str, base: Path | None = None) -> Path:
-    """Where the lock of a node lies."""
+    """Return the path of a node's lock."""
     name = f"{job_id}.{node_id}.lock".replace(os.sep, "_")
     return (folder() if base is None else base) / name
 
 
 def held(job_id: str, base: Path | None = None) -> tuple[str, ...]:
-    """The nodes of a job of which something runs on this machine, in the order of their names."""
+    """Return the nodes of a job that have processes on this host, sorted by name."""
     found = []
     for path in (folder() if base is None else base).glob(f"{job_id}.*.lock"):
-        with contextlib.suppress(OSError), closing(_open(path)) as fd:  # It is gone, or nothing can be locked there.
+        with contextlib.suppress(OSError), closing(_open(path)) as fd:  # The file is gone, or the disk has no locks.
             if not _locked(fd):
                 found.append(path.name[len(job_id) + 1 : -len(".lock")])
     return tuple(sorted(found))
 
 
 def hold(path: Path) -> NodeLock:
-    """Take the lock; the descriptor is inherited by processes that are executed.
+    """Take the lock; executed processes inherit the descriptor.
 
-    Raises `BlockingIOError` when somebody holds it for longer than `HOLD_LIMIT_S`.
+    Raises `BlockingIOError` if another process holds it for longer than `HOLD_LIMIT_S`.
     """
     until_s = time.monotonic() + HOLD_LIMIT_S
     while True:
@@ -177,23 +177,23 @@ def hold(path: Path) -> NodeLock:
 
 
 def proven_dead(path: Path) -> bool:
-    """True only if the file is there, this boot of this machine wrote it, and nobody holds its lock."""
+    """Return True only if the file exists, this boot of this host wrote it, and no process holds its lock."""
     try:
         with closing(_open(path)) as fd:
             return os.read(fd, 256) == _boot() and _locked(fd)
     except OSError:
-        return False  # Missing or unreadable, or nothing can be locked there: no proof.
+        return False  # Missing or unreadable, or the disk has no locks: no proof.
 
 
 def _open(path: Path) -> int:
-    """The file of a lock, to look at."""
+    """Open the file of a lock for reading."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _take(path: Path) -> int | None:
-    """The locked descriptor, or None if somebody holds the lock or removed the file meanwhile.
+    """Return the locked descriptor, or None if another process holds the lock or removed the file meanwhile.
 
-    A new file is empty, and so proves nothing, until its lock is held.
+    A new file is empty, and therefore proves nothing, until its lock is held.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if _locked(fd, fcntl.LOCK_EX) and is_file_at(fd, path):
@@ -205,7 +205,7 @@ def _take(path: Path) -> int | None:
 
 
 def _locked(fd: int, lock: int = fcntl.LOCK_SH) -> bool:
-    """Take the lock; False if another process has it. A shared lock lets two processes look at once."""
+    """Take the lock; False if another process has it. A shared lock lets two processes check at the same time."""
     try:
         fcntl.flock(fd, lock | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -218,7 +218,7 @@ def _boot() -> bytes:
 
 
 def _prune(base: Path, keep: Path) -> None:
-    """Remove free locks of long ago, and the oldest of too many. What cannot be removed stays: it does no harm."""
+    """Remove old free locks, and the oldest of too many. Files that cannot be removed are harmless."""
     locks = []
     for path in base.glob("*.lock"):
         with contextlib.suppress(OSError):

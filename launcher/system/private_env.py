@@ -1,4 +1,4 @@
-"""The environment that a child of ours inherits: without secrets and without the variables of other workers (pure)."""
+"""The environment of child processes: without secrets and without the variables of other workers (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECRETS: Final = frozenset(
         "ELASTIC_JOB_SECRET_FILE",
     }
 )
-"""What the agent may know and a training script need not: passwords, secrets, and where they are."""
+"""Variables that a training script does not need: passwords, secrets, and their files."""
 
 
 OURS: Final = frozenset(
@@ -28,9 +28,9 @@ OURS: Final = frozenset(
         "ELASTIC_CHANNEL",
     }
 )
-"""What only this agent can say to its workers: an outer launcher's, or a flag that was overruled, is taken out."""
+"""Variables that only this agent may set for its workers: those of an outer launcher are removed."""
 
 
 def inheritable_env(base: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """What is passed on of the agent's environment: all but its secrets, its wishes for workers, and `names`."""
+    """Return the agent's environment without its secrets, the variables that it sets for workers, and `names`."""
     return {name: text for name, text in base.items() if name not in SECRETS | OURS and name not in names}

@@ -1,6 +1,6 @@
-"""Which processes are there: one reading of /proc, and signals that do not mind if the process is gone.
+"""Lists processes by reading /proc, and sends signals that ignore processes that have exited.
 
-Standard library only. A reading is a snapshot: a caller that wants everybody gone reads again until nobody is left.
+Standard library only. A listing is a snapshot: a caller that waits for all processes to exit lists them repeatedly.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ class Process(NamedTuple):
     session: int
     zombie: bool
     frozen: bool = False
-    """Stopped by SIGSTOP or by a debugger: it runs no handler of a signal."""
+    """Suspended by SIGSTOP or a debugger, so that it runs no signal handler."""
 
 
 def processes() -> Iterator[Process]:
-    """Every process that can be seen now."""
+    """Yield every visible process."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := _read(name)) is not None:
             yield process
 
 
 def descendants(root: int) -> list[Process]:
-    """Children of `root`, their children and so on, without `root`, zombies included."""
+    """Return all descendants of `root`, without `root`, zombies included."""
     by_parent: dict[int, list[Process]] = {}
     for process in processes():
         by_parent.setdefault(process.parent, []).append(process)
     found = list(by_parent.get(root, ()))
-    for process in found:  # The list grows while it is walked.
+    for process in found:  # The list grows during the iteration.
         found += by_parent.get(process.pid, ())
     return found
 
 
 def adopt_orphans() -> None:
-    """From now on a descendant of this process whose parent has died is its child, whatever its session."""
+    """Make this process the parent of all its orphaned descendants, in any session."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1)) != 0:
         raise OSError(ctypes.get_errno(), f"prctl refused option {PR_SET_CHILD_SUBREAPER}")
 
 
 def is_frozen(pid: int) -> bool:
-    """Tell whether a process stands still, by SIGSTOP or in a debugger."""
+    """Return whether a process is suspended, by SIGSTOP or in a debugger."""
     process = _read(str(pid))
     return process is not None and process.frozen
 
 
 def in_sessions(sessions: Iterable[int]) -> list[Process]:
-    """Every process of these sessions that still runs."""
+    """Return every running process of these sessions."""
     wanted = frozenset(sessions)
     return [process for process in processes() if process.session in wanted and not process.zombie]
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:
-    """Signal a process group; the leader alone while it has not made its group yet. Nobody there is no error."""
+    """Signal a process group, or only the leader if it has not created its group yet; ignore missing processes."""
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
@@ -74,7 +74,7 @@ def signal_group(leader: int, number: signal.Signals) -> None:
 
 
 def signal_one(pid: int, number: signal.Signals) -> bool:
-    """Signal one process. False if it belongs to another user, so that we may not."""
+    """Signal one process. False if it belongs to another user."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -85,7 +85,7 @@ def signal_one(pid: int, number: signal.Signals) -> bool:
 
 
 def exited_child() -> int | None:
-    """A child of ours that has exited and was not reaped; its number stays taken until then."""
+    """Return a child process that has exited and is not reaped; its PID cannot be reused until then."""
     try:
         info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -94,7 +94,7 @@ def exited_child() -> int | None:
 
 
 def has_children() -> bool:
-    """Whether we have any child, running or not."""
+    """Return whether this process has any child, running or not."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -103,9 +103,9 @@ def has_children() -> bool:
 
 
 def stat_fields(pid: int | str) -> list[bytes]:
-    """The fields of /proc/<pid>/stat behind the program's name, [] for a process that has ended or is hidden from us.
+    """Return the fields of /proc/<pid>/stat after the program's name, [] for a process that has exited or is hidden.
 
-    The name stands in parentheses and may hold blanks and parentheses itself.
+    The name is in parentheses and may contain blanks and parentheses.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -123,17 +123,17 @@ def _read(name: str) -> Process | None:
 
 
 def started_at() -> float | None:
-    """When this process was started, seconds of CLOCK_BOOTTIME, to a hundredth; None where /proc does not say it."""
+    """Return the start of this process in seconds of CLOCK_BOOTTIME, to a hundredth; None if /proc lacks it."""
     fields = stat_fields("self")
     return int(fields[19]) / os.sysconf("SC_CLK_TCK") if fields else None
 
 
 def fork(what: str) -> int:
-    """As `os.fork`. Raises `ConfigError` where there can be no further process; `what` says what it does."""
+    """Call `os.fork`. Raises `ConfigError` if no process can be started; `what` describes its task in the message."""
     try:
         return os.fork()
     except OSError as error:
         raise ConfigError(
-            f"a process that {what} cannot be started ({error.strerror}); this machine or user may have too many "
-            "(`ulimit -u`), or too little memory is left"
+            f"cannot start a process that {what} ({error.strerror}); this host or user may have too many processes "
+            "(`ulimit -u`) or too little memory"
         ) from error

@@ -1,10 +1,10 @@
-"""What `ps` shows of a forked process: the command that it stands for, instead of that of its parent.
+"""Sets the command line that `ps` shows for a forked process, instead of that of its parent.
 
-Linux lets a process say where its arguments lie, so they are shown whole. Where it refuses, they are written over those
-of the parent: what has no room there is cut, and what is left over is empty.
+Linux lets a process set the location of its arguments, so they are shown in full. If it refuses, they overwrite those
+of the parent: longer ones are truncated, and the rest is empty.
 
-The package setproctitle does not do: it joins the arguments to one, writes over /proc/PID/environ, by which processes
-of a job are found, and cuts what has no room in the parent's arguments and environment.
+The package setproctitle is not suitable: it joins the arguments, overwrites /proc/PID/environ, by which the launcher
+finds processes of a job, and truncates what does not fit into the parent's arguments and environment.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from launcher.system.processes import stat_fields
 
 STAT_ARG_START, STAT_ARG_END = 48, 49
 STAT_MAP = (26, 27, 45, 46, 47, None, 28, STAT_ARG_START, STAT_ARG_END, 50, 51)
-"""Which fields of /proc/self/stat say where the arguments lie, and which fill a `prctl_mm_map`, counted from 1 as in
-proc(5). None is the end of the heap, which is not among them."""
+"""Fields of /proc/self/stat with the location of the arguments, and those of a `prctl_mm_map`, counted from 1 as in
+proc(5). None is the end of the heap, which has no field."""
 ARG_START, ARG_END, HEAP_END = map(STAT_MAP.index, (STAT_ARG_START, STAT_ARG_END, None))
 PR_SET_MM, PR_SET_MM_MAP = 35, 14
-"""Of prctl(2). Unlike its single fields, the map needs no privilege."""
+"""Options of prctl(2). Unlike its single fields, the map needs no privilege."""
 KEEP_PROGRAM = 0xFFFFFFFF
-"""In place of a descriptor of another program file."""
+"""The value that replaces the descriptor of another program file."""
 
 _elsewhere: ctypes.Array[ctypes.c_char] | None = None
-"""Arguments that are longer than those of the parent: they last as long as the process."""
+"""Arguments that are longer than those of the parent; they live as long as the process."""
 
 
 def show(argv: Sequence[str]) -> None:
-    """Show `argv` as the arguments of this process. Where the kernel does not say where they are, nothing changes."""
+    """Show `argv` as the arguments of this process. No effect if the kernel does not report their location."""
     global _elsewhere
     fields = stat_fields("self")  # The third field comes first.
     if len(fields) < max(filter(None, STAT_MAP)) - 2:
@@ -49,7 +49,7 @@ def show(argv: Sequence[str]) -> None:
 
 
 def _set_mm_map(places: list[int], start: int, end: int) -> None:
-    """Tell the kernel where the arguments lie. If it refuses, what was written over the old ones is shown."""
+    """Set the location of the arguments. If the kernel refuses, `ps` shows what overwrote the old ones."""
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = ctypes.c_void_p
     places[HEAP_END] = libc.sbrk(0) or 0

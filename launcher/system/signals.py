@@ -1,4 +1,4 @@
-"""Signals to the agent: the first asks it to leave in order, the second ends it at once. Handlers only note them."""
+"""Signals to the agent: the first asks it to leave gracefully, the second ends it at once. Handlers only enqueue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalQueue:
-    """What was asked for from outside, as things that can be awaited. Must be made within the loop."""
+    """The received signals as awaitables. Requires a running event loop."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What a command tells whoever started it: an answer on stdout, one line about an error, and its exit code."""
+"""The output of a command: its result on stdout, one line about an error, and its exit code."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from launcher.system.descriptors import discard_stream
 INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit code of a process that Ctrl-C ended."""
 NOBODY_READS: Final = 128 + signal.SIGPIPE
-"""The same for a pipe whose reader has gone."""
+"""The exit code of a process whose stdout is a pipe without a reader."""
 
 C1_ESCAPED: Final = {number: f"\\u{number:04x}" for number in range(0x7F, 0xA0)}
 """DEL and the C1 controls, as JSON escapes them."""
 
 
 class StdoutClosed(Exception):
-    """Whoever read stdout has enough (`| head`): this is no mistake, and there is nothing to say about it."""
+    """The reader of stdout has closed it (`| head`), which is not an error and needs no message."""
 
 
 def print_result(text: str) -> None:
-    """Write to stdout. A character that its encoding does not have is escaped, and so is a C1 control.
+    """Write to stdout. Characters that its encoding does not have are escaped, and so are C1 controls.
 
-    JSON does not escape C1 controls, and a terminal obeys them as it obeys ESC.
+    JSON does not escape C1 controls, and a terminal interprets them like ESC.
 
-    Raises `StdoutClosed`, and `ConfigError` if it cannot be written. What comes after that goes nowhere.
+    Raises `StdoutClosed`, and `ConfigError` if writing fails. Later output is discarded.
     """
     with _to_stdout():
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -41,7 +41,7 @@ def print_result(text: str) -> None:
 
 
 def write_stdout(data: bytes) -> None:
-    """Write bytes to stdout as they are; raises what `print_result` raises."""
+    """Write bytes to stdout unchanged; raises what `print_result` raises."""
     with _to_stdout():
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -57,11 +57,11 @@ def _to_stdout() -> Iterator[None]:
         raise StdoutClosed from error
     except OSError as error:
         discard_stream(sys.stdout)
-        raise ConfigError(f"the answer cannot be written ({error.strerror}); see where stdout goes") from error
+        raise ConfigError(f"cannot write to stdout ({error.strerror}); check where it is redirected") from error
 
 
 def run_reporting_errors(work: Callable[[], int], say: Callable[[str], object]) -> int:
-    """What `work` returns, or the exit code of the error that ends it, which is said."""
+    """Return what `work` returns, or report the error that ends it and return its exit code."""
     try:
         return work()
     except StdoutClosed:

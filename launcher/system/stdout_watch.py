@@ -1,4 +1,4 @@
-"""Whether anybody still reads what a command writes, for those that may have nothing to write for a long time."""
+"""Detects that the reader of stdout has gone, for commands that may write nothing for a long time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _Result = TypeVar("_Result")
 
 
 async def while_stdout_is_open(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """What `work` comes to. Raises `StdoutClosed` as soon as stdout is a pipe whose reader has gone (`| head`)."""
+    """Return the result of `work`. Raises `StdoutClosed` as soon as stdout is a pipe without a reader (`| head`)."""
     fd = sys.stdout.fileno()
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return await work
     loop = asyncio.get_running_loop()
     task, gone = asyncio.ensure_future(work), asyncio.Event()
     waiting = asyncio.ensure_future(gone.wait())
-    loop.add_reader(fd, gone.set)  # Nothing can be read there: it is the end, and nothing else, that wakes us up.
+    loop.add_reader(fd, gone.set)  # Nothing can be read there: only its end wakes us up.
     try:
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:

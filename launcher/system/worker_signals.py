@@ -1,4 +1,4 @@
-"""How workers are ended: the signals, whom they reach, and who sends them. Standard library only.
+"""Stops workers: the signals, their targets, and their senders. Standard library only.
 
 ========================================= ============================== ===============================================
 when                                      signal, sent by                to
@@ -15,8 +15,9 @@ the nursery has died                      SIGKILL, the agent             the ses
                                                                          the kernel gave to the agent
 ========================================= ============================== ===============================================
 
-The grace is chosen by the core (`elastic.core.agent.workers.stop`: --grace, --loss_grace, what a drain leaves), and
-kept by the nursery (`launcher.nursery.supervisor`). Workers that accept a planned stop are asked over their channel
+The core chooses the grace (`elastic.core.agent.workers.stop`: --stop-timeout, --failure-stop-timeout, what a drain
+leaves), and the nursery keeps it (`launcher.nursery.supervisor`). Workers that accept a planned stop are asked over
+their channel
 before any signal (`launcher.workers.planned_stop`).
 """
 
@@ -30,25 +31,25 @@ from typing import Final
 from launcher.system.processes import Process, signal_group, signal_one
 
 STOP: Final = signal.SIGTERM
-"""Asks a worker to end. Another one is another value here."""
+"""Asks a worker to exit."""
 STOP_EXIT_CODE: Final = 128 + STOP
-"""The exit code of a worker that ends because of `STOP`, or that leaves because it was asked to."""
+"""The exit code of a worker that exits because of `STOP` or of a planned stop."""
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def stop_group(leader: int) -> None:
-    """Ask a worker's process group to end."""
+    """Ask a worker's process group to exit."""
     signal_group(leader, STOP)
 
 
 def kill_group(leader: int) -> None:
-    """End a worker's process group."""
+    """Kill a worker's process group."""
     signal_group(leader, signal.SIGKILL)
 
 
 def kill_processes(found: Iterable[Process]) -> list[int]:
-    """End these processes; the ids of those that belong to another user and may not be killed."""
+    """Kill these processes; return the PIDs of those that belong to another user and cannot be killed."""
     return [one.pid for one in found if not one.zombie and not signal_one(one.pid, signal.SIGKILL)]
 
 

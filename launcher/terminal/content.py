@@ -1,4 +1,4 @@
-"""What the block says, as values and in words (pure)."""
+"""The content of the status block, as values and text (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.workers.reports.states import TrackedProcess
 
 @dataclass(frozen=True, slots=True)
 class BlockContent:
-    """What stands in the block: the job, its world, what goes on, and how far training is (None: nobody said)."""
+    """The content of the block: the job, its nodes, its state, and the training progress (None: not reported)."""
 
     job: str
     world: str
@@ -26,9 +26,9 @@ class BlockContent:
 
 
 def block_content(facts: AgentState, workers: Mapping[int, TrackedProcess], *, said: str) -> BlockContent:
-    """The status of a job as one node sees it, with the steps of its first worker.
+    """Return the status of a job as one node sees it, with the steps of its first worker.
 
-    `workers` are by local rank. `said` is what the node said last of what it waits for.
+    `workers` are by local rank. `said` is the node's last message about what it waits for.
     """
     generation, spec = facts.generation, facts.view.spec
     parts = []
@@ -53,7 +53,7 @@ def block_content(facts: AgentState, workers: Mapping[int, TrackedProcess], *, s
 
 
 def _others(facts: AgentState, generation: Generation) -> str:
-    """Who stands by. Only the leader knows of all who are registered."""
+    """Return the spare nodes; only the leader knows all registered nodes."""
     spares = facts.view.members.keys() - {place.node for place in generation.members}
     spares -= {facts.me.node} if facts.phase is not Phase.SPARE else set()
     names = sorted(spares)[:NAMED_MAX]
@@ -73,12 +73,12 @@ def _state(facts: AgentState, generation: Generation | None, said: str) -> str:
         case Phase.DONE:
             return said or "this node's workers are done; waiting for the others"
     if not facts.registration.prepared:
-        return "loading torch for the workers"
+        return "importing torch for workers"
     return said or facts.phase.value
 
 
 def _left(steps: int, rate: float | None) -> str:
-    """How long it takes still: "3:21 left"."""
+    """Format the remaining time: "3:21 left"."""
     if not rate or steps <= 0:
         return ""
     seconds = int(steps / rate)

@@ -1,12 +1,12 @@
 """Keeps a block of lines below text that scrolls on one terminal (pure): bytes in, bytes out.
 
-    epoch 3:  41%|####      | 41/100     ◄ the text; the cursor rests at its end, so that whoever writes there goes on
+    epoch 3:  41%|####      | 41/100     ◄ the text; the cursor stays at its end, where the next output continues
     ──────────────────────────────────
-    j1 · generation 2 · 3 of 3 nodes     ◄ the block, drawn below and left again
+    j1 · generation 2 · 3 of 3 nodes     ◄ the block, drawn below
 
-Nothing of the text is changed: unfinished lines, lines that are drawn over with carriage returns, and several bars
-that move the cursor up and down are as they would be without a block, which is taken away before text comes and drawn
-again after it. The cursor is never hidden, and nothing but the block needs to be put right when an agent is killed.
+The text does not change: unfinished lines, lines that carriage returns overwrite, and progress bars that move the
+cursor up and down look as they would without a block. The block is erased before text arrives and redrawn after it. The
+cursor is never hidden, and when an agent is killed only its block remains to be erased.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ import re
 from typing import Final
 
 BELOW_MAX: Final = 20
-"""So far above the last line of the text the cursor may rest."""
+"""Maximum number of lines between the cursor and the last line of the text."""
 ESCAPE_MAX: Final = 64
-"""Bytes of an escape sequence; a longer one is none."""
+"""Maximum bytes of an escape sequence."""
 
 _SAVE, _BACK, _PLAIN = b"\x1b7", b"\x1b8", b"\x1b[0m"
 _ROOM, _CLEAR_LINE, _CLEAR_BELOW = b"\x1bD", b"\x1b[K", b"\r\x1b[J"
 WIPE: Final = _SAVE + _PLAIN + b"\x1b[J" + _BACK
-"""Takes away a block that another process has left behind."""
+"""Erases a block that another process has left."""
 _MOVES: Final = re.compile(rb"\n|\x1b\[(\d*)([ABEF])")
 _BEGUN: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*)?\Z")
 _PART: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,3}\Z")
 
 
 class TerminalScreen:
-    """What stands on a terminal: text, and perhaps a block below."""
+    """The content of a terminal: text, and optionally a block below it."""
 
     def __init__(self) -> None:
-        """No block."""
+        """Start without a block."""
         self._drawn: tuple[bytes, ...] = ()
         self._below = 0
-        """So many lines of the text are below the cursor."""
+        """Lines of the text below the cursor."""
         self._tail = b""
 
     @property
     def inside(self) -> bool:
-        """Whether the text ends within a sign or an order to the terminal: nothing may be drawn there."""
+        """Whether the text ends within a character or an escape sequence, so that nothing may be drawn there."""
         part = _PART.search(self._tail)
-        return bool(_BEGUN.search(self._tail)) or (part is not None and len(part[0]) < _signs_bytes(part[0][0]))
+        return bool(_BEGUN.search(self._tail)) or (part is not None and len(part[0]) < _character_bytes(part[0][0]))
 
     def text(self, data: bytes) -> bytes:
-        """Text comes: what to write. The block is taken away."""
+        """Return what to write for new text; that erases the block."""
         out = self.erase() + data
         self._follow(data)
         return out
 
     def draw(self, lines: tuple[bytes, ...]) -> bytes:
-        """Have these lines below the text: what to write, b"" if they stand there or may not be drawn now."""
+        """Return what to write to show these lines below the text; b"" if they are shown or may not be drawn now."""
         if self.inside or lines == self._drawn:
             return b""
         if not lines:
@@ -64,25 +64,25 @@ class TerminalScreen:
         return out + _BACK
 
     def erase(self) -> bytes:
-        """Take the block away: what to write."""
+        """Return what to write to erase the block."""
         if not self._drawn:
             return b""
         self._drawn = ()
         return _SAVE + _PLAIN + b"\x1b[%dB" % (self._below + 1) + _CLEAR_BELOW + _BACK
 
     def wipe(self) -> bytes:
-        """Take the block away though others have written or lines have moved: nothing before the cursor changes."""
+        """Erase the block even if other processes have written or lines have moved; keep all before the cursor."""
         if not self._drawn:
             return b""
         self._drawn = ()
         return WIPE
 
     def forget(self) -> None:
-        """What was to be written was not: nobody knows what stands there."""
+        """Note that the last output was not written, so the content of the terminal is unknown."""
         self._drawn, self._below, self._tail = (), 0, b""
 
     def _follow(self, data: bytes) -> None:
-        """Follow the cursor's line."""
+        """Track the line of the cursor."""
         self._tail = (self._tail + data[-ESCAPE_MAX:])[-ESCAPE_MAX:]
         if not self._below and b"\x1b[" not in data:
             return
@@ -92,6 +92,6 @@ class TerminalScreen:
             self._below = min(max(self._below + (count if up else -count), 0), BELOW_MAX)
 
 
-def _signs_bytes(first: int) -> int:
-    """Bytes of a sign of UTF-8 that begins so."""
+def _character_bytes(first: int) -> int:
+    """Return the length of a UTF-8 character with this first byte."""
     return 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2

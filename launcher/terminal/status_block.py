@@ -1,4 +1,4 @@
-"""The live status of a node on a terminal: drawn below what scrolls, taken away before anything else is to be there.
+"""The live status of a node on a terminal: drawn below the scrolling text, erased before any other output.
 
 Imports rich, which only a terminal needs.
 """
@@ -26,23 +26,23 @@ from launcher.terminal.tty import in_foreground
 from launcher.text.sanitize import sanitize_line
 
 EVERY_S: Final = 0.25
-"""The status is looked at so often."""
+"""Interval between two updates of the status."""
 BETWEEN_S: Final = 0.03
-"""After text it is drawn again at once, but not more often than this: else when text has come for the last time."""
+"""Minimum time between two redraws after text; within it, the last text triggers the redraw."""
 PATIENCE_S: Final = 1.0
-"""So long a text may end within a sign before something is drawn behind it."""
+"""Time that the block waits for the rest of an incomplete character before it is drawn anyway."""
 ROWS_LEFT: Final = 4
-"""Lines that are left for the text; on a smaller terminal there is no block."""
+"""Minimum lines for the text; a smaller terminal shows no block."""
 NARROW: Final = 20
-"""On a terminal of fewer columns there is no block."""
+"""A terminal with fewer columns shows no block."""
 BAR_CELLS: Final = 24
 
 
 class StatusBlock:
-    """Between a console and its terminal."""
+    """Draws the block between a console and its terminal."""
 
     def __init__(self, console: Console, terminal: int, look: Callable[[], BlockContent | None]) -> None:
-        """Draw what `look` says, None: nothing. `terminal` is the descriptor that the console writes to."""
+        """Draw what `look` returns (None: nothing). `terminal` is the descriptor that the console writes to."""
         self._console = console
         self._terminal = terminal
         self._look = look
@@ -59,7 +59,7 @@ class StatusBlock:
         console.around = self
 
     def close(self) -> None:
-        """Leave the terminal as if there had never been a block."""
+        """Erase the block and restore the terminal."""
         self._timer.cancel()
         if self._soon is not None:
             self._soon.cancel()
@@ -68,10 +68,10 @@ class StatusBlock:
         self._erase()
         self._console.around = None
 
-    # What the console asks.
+    # Called by the console.
 
     def text(self, data: bytes) -> bytes:
-        """Bytes are to be shown: what to write instead."""
+        """Return what to write to show these bytes."""
         now = self._text_at = time.monotonic()
         out = self._screen.text(data)
         if now - self._drawn_at >= BETWEEN_S:
@@ -81,7 +81,7 @@ class StatusBlock:
         return out
 
     def lost(self) -> None:
-        """What was to be written was left out."""
+        """Note that output was dropped."""
         self._screen.forget()
 
     # Time and signals.
@@ -109,7 +109,7 @@ class StatusBlock:
         self._console.write_raw(self._draw(time.monotonic()))
 
     def _draw(self, now: float) -> bytes:
-        if self._console.waiting:  # The room is for the text.
+        if self._console.waiting:  # Text has priority.
             return b""
         if self._screen.inside and now - self._text_at >= PATIENCE_S:
             self._screen.forget()
@@ -122,7 +122,7 @@ class StatusBlock:
         self._console.write_raw(self._screen.erase())
 
     def _stop(self) -> None:
-        """Ctrl-Z: leave the terminal clean, and stop as if nobody had caught it. `fg` goes on here."""
+        """Handle Ctrl-Z: erase the block and stop as by default. `fg` resumes here."""
         self._erase()
         self._wanted = ()
         self._loop.remove_signal_handler(signal.SIGTSTP)
@@ -131,7 +131,7 @@ class StatusBlock:
 
 
 def lines(block: BlockContent, width: int) -> tuple[bytes, ...]:
-    """Three lines at most, none wider than the terminal less one column, so that none ever wraps."""
+    """Return at most three lines, each narrower than the terminal, so that none wraps."""
     room = width - 1
     if room < NARROW:
         return ()
@@ -152,11 +152,11 @@ def _bar(done: float | None) -> list[Segment]:
 
 
 def _line(row: list[Segment], room: int) -> bytes:
-    """One line, cut to the room that there is."""
+    """Return one line, truncated to `room` columns."""
     out, used = [], 0
     for segment in row:
         text = sanitize_line(segment.text) if segment.text.strip() else segment.text
-        text = segment.text if text == segment.text.rstrip() else text  # Blanks at the end belong to it.
+        text = segment.text if text == segment.text.rstrip() else text  # Keep trailing blanks.
         if used + cell_len(text) > room:
             text = set_cell_size(text, max(room - used - 1, 0)) + "…"
         used += cell_len(text)

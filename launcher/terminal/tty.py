@@ -1,4 +1,4 @@
-"""Whether this process may draw on its terminal, and how a block that another process left there is wiped."""
+"""Decides whether this process may draw on its terminal, and erases a block that another process left there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from launcher.terminal.screen import WIPE
 
 
 def in_foreground(terminal: int) -> bool:
-    """Whether the job of this process, or of its parent, is in the foreground of the terminal that `terminal` is.
+    """Return whether this process, or its parent, is in the foreground job of this terminal.
 
-    An agent that another process of ours started is in a session of its own, which has no terminal.
+    An agent that a local supervisor started has a separate session without a terminal.
     """
     try:
         device = os.fstat(terminal).st_rdev
@@ -26,18 +26,18 @@ def in_foreground(terminal: int) -> bool:
 
 
 def may_draw(settings: LogSettings, environ: Mapping[str, str]) -> bool:
-    """Whether nobody switched it off."""
+    """Return whether flags and environment enable the status."""
     switched_off = settings.no_live or settings.quiet or settings.log_format != "text"
     plain = "NO_COLOR" in environ or "CI" in environ or environ.get("TERM", "dumb") == "dumb"
     return not switched_off and not plain
 
 
 def wanted(settings: LogSettings, environ: Mapping[str, str], consoles: tuple[Console, Console]) -> bool:
-    """Whether there is to be a live status: on a terminal that has both outputs, where nobody switched it off."""
+    """Return whether to show a live status: it is enabled, and both outputs go to one terminal."""
     return consoles[0] is consoles[1] and consoles[1].is_terminal and may_draw(settings, environ)
 
 
 def wipe(fd: int) -> None:
-    """Take a status away that stands below the cursor."""
+    """Erase a status block below the cursor."""
     with suppress(OSError):
         os.write(fd, WIPE)

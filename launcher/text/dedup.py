@@ -1,9 +1,9 @@
-"""Equal lines of several workers become one line with all their ranks (pure).
+"""Merges equal lines of several workers into one line with all their ranks (pure).
 
     [10.0.0.5-2ad16v] ranks 0-7: NCCL version 2.27.3
 
-A line waits up to a window for other workers to say the same. What one worker says keeps its order, and nothing is
-left out: each line of each worker is in exactly one line that is shown.
+A line waits up to a window for other workers to write the same. The lines of each worker keep their order, and none is
+dropped: each line of each worker is in exactly one output line.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 WINDOW_S: Final = 0.3
-"""So long a line waits for others to say it, too. Nobody minds such a delay, and ranks of one node are rarely wider
-apart where they say the same."""
+"""Time that a line waits for equal lines of other workers. Users hardly notice this delay, and equal lines of the ranks
+of a node are rarely further apart."""
 WAITING_BYTES_MAX: Final = 1 << 20
-"""More than that waits for nobody."""
+"""Lines beyond this size do not wait."""
 WAITING_LINES_MAX: Final = 10_000
 
 Who = TypeVar("Who", bound=Hashable)
@@ -28,7 +28,7 @@ NUMBER: Final = attrgetter("number")
 
 @dataclass(slots=True)
 class MergedLine(Generic[Who]):
-    """A line, and all who said it; its number, and since when it waits to be shown."""
+    """A line, the workers that wrote it, its number, and since when it waits for output."""
 
     number: int
     text: bytes
@@ -37,29 +37,29 @@ class MergedLine(Generic[Who]):
 
 
 class LineDeduplicator(Generic[Who]):
-    """Lines of workers in, lines to be shown out. Seconds are those of any monotonic clock."""
+    """Takes lines of workers and returns merged lines. Seconds are those of any monotonic clock."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
-        """Nobody is there yet."""
+        """Start without workers."""
         self._window_s = window_s
         self._there: dict[Who, int] = {}
-        """Who speaks here, with the number of the last line of theirs that waits; -1: none does."""
+        """The workers, each with the number of its last waiting line; -1: none waits."""
         self._waiting: deque[MergedLine[Who]] = deque()
         self._open: dict[bytes, deque[MergedLine[Who]]] = {}
         self._bytes = 0
         self._number = 0
 
     def join(self, who: Who) -> None:
-        """Somebody speaks from now on: a line is complete when all have said it."""
+        """Add a worker. A merged line is complete when all workers have written it."""
         self._there.setdefault(who, -1)
 
     def leave(self, who: Who) -> list[MergedLine[Who]]:
-        """Somebody says nothing more. What is shown now: nobody waits for them, and after the last one for nobody."""
+        """Remove a worker, for which no line waits any more; return the lines that are complete now."""
         self._there.pop(who, None)
         return self.due() if self._there else self.flush()
 
     def add_lines(self, who: Who, texts: Iterable[bytes], now: float) -> list[MergedLine[Who]]:
-        """Somebody says further lines; what is shown now."""
+        """Add lines of a worker; return the lines that are complete now."""
         self.join(who)
         for text in texts:
             line = self._joined(who, text) or self._begun(who, text, now)
@@ -68,15 +68,15 @@ class LineDeduplicator(Generic[Who]):
 
     @property
     def due_at(self) -> float | None:
-        """When `due` has something to show; None while nothing waits."""
+        """When `due` will return a line; None while no line waits."""
         return self._waiting[0].at + self._window_s if self._waiting else None
 
     def flush(self) -> list[MergedLine[Who]]:
-        """Everything that waits."""
+        """Return all waiting lines."""
         return [self._first() for _ in range(len(self._waiting))]
 
     def _joined(self, who: Who, text: bytes) -> MergedLine[Who] | None:
-        """The first equal line that waits behind all that this one has said, if there is one."""
+        """Return the first equal waiting line after all lines of this worker, if there is one."""
         same = self._open.get(text)
         if same is None or same[-1].number <= (last := self._there[who]):
             return None
@@ -93,7 +93,7 @@ class LineDeduplicator(Generic[Who]):
         return line
 
     def due(self, now: float = float("-inf")) -> list[MergedLine[Who]]:
-        """What is shown now: lines that have waited for long enough, that all have said, or that are too many."""
+        """Return the lines that have waited long enough, that all workers have written, or that exceed the limit."""
         out = []
         while self._waiting and (
             now >= self._waiting[0].at + self._window_s
@@ -105,7 +105,7 @@ class LineDeduplicator(Generic[Who]):
         return out
 
     def _first(self) -> MergedLine[Who]:
-        """Take the first line that waits."""
+        """Remove and return the first waiting line."""
         line = self._waiting.popleft()
         same = self._open[line.text]
         same.popleft()  # Equal lines wait in one order.

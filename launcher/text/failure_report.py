@@ -1,4 +1,4 @@
-"""What people read when a job or a generation ended badly, or had ended before they came (pure text)."""
+"""Reports for users about a generation or job that failed, and about a job that ended before a node joined (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INDENT = "    "
 
 
 def abort_line(world_size: int, ranks: Sequence[int]) -> str:
-    """The sentence that says which workers failed."""
+    """Return the sentence that lists the failed workers."""
     return (
         f"ABORT!!! Out of all {world_size} trainers, the trainer process with rank={listed(ranks)} was aborted. "
         "Please check its log."
@@ -21,7 +21,7 @@ def abort_line(world_size: int, ranks: Sequence[int]) -> str:
 
 
 def failure_lines(cause: Cause) -> list[str]:
-    """Which processes failed; where, who, how, which log, and the log's last lines, of the first of them."""
+    """Return the report of a failure: all failed processes, and host, node, exit, log and last lines of the first."""
     return [*_abort_lines(cause), *_details(cause)]
 
 
@@ -40,11 +40,11 @@ def _details(cause: Cause) -> list[str]:
         return [f"Generation {cause.g} failed on host {cause.host} (node {cause.node})."]
     first = cause.first
     name = process_name(first.role, first.rank)
-    lines = [f"The first to fail was {name} on host {cause.host} (node {cause.node}): {first.words}."]
+    lines = [f"Root cause: {name} on host {cause.host} (node {cause.node}): {first.words}."]
     if first.failure.of_machine:
-        lines.append(f"It looks like a fault of the machine, not of the script: {first.why}.")
+        lines.append(f"The host is the likely cause, not the script: {first.why}.")
     elif first.secondary:
-        lines.append("Its log says that it lost a peer: the cause may be elsewhere.")
+        lines.append("Its log says that it lost a peer: the root cause may be on another node.")
     if first.log:
         lines.append(f"Its log is {first.log} on host {cause.host}.")
     lines += [f"On the same node: {_other(other)}." for other in cause.exits[1:]]
@@ -62,27 +62,27 @@ def _other(other: WorkerExit | OtherFailure) -> str:
 
 
 def stopped_worker_line(why: str) -> str:
-    """The line for the log of a worker that we stopped; `why` is that of `StopWorkers`."""
+    """Return the line for the log of a worker that the agent stopped; `why` is that of `StopWorkers`."""
     return f"==== stopped {why} ===="
 
 
 def asked_worker_line(why: str) -> str:
-    """The line for the log of a worker that was asked to leave, without a signal; `why` is that of `StopWorkers`."""
-    return f"==== asked to save and to leave {why} ===="
+    """Return the line for the log of a worker that got a planned stop, without a signal; `why` as in `StopWorkers`."""
+    return f"==== asked to save and to exit {why} ===="
 
 
 def stop_reason(cause: Cause) -> str:
-    """Why workers were stopped, or ended with it, once the first cause of a failure is known."""
+    """Return why workers stopped, once the root cause of a failure is known."""
     return f"because {failed_processes_text([cause.first], cause.host)}"
 
 
 def secondary_line(cause: Cause) -> str:
-    """The line for the log of a worker that ended because it lost the one that failed first."""
+    """Return the line for the log of a worker that ended because it lost the worker that is the root cause."""
     return f"==== ended {stop_reason(cause)} ===="
 
 
 def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:
-    """For a node that comes after the end: when and how the job ended, and how to run it again.
+    """Return, for a node that starts after the end of the job, when and how it ended, and how to run it again.
 
     `now` is this node's wall clock, seconds since the epoch; the leader's clock may differ.
     """
@@ -93,12 +93,12 @@ def ended_lines(verdict: Verdict, job_id: str, now: float) -> list[str]:
     lines = [f"Job {job_id} {how} {ago(now - verdict.at)} (run {verdict.run}, generation {verdict.g}){reason}."]
     if verdict.cause is not None:
         lines += failure_lines(verdict.cause)
-    lines.append("To run it again, start it with --rerun; for another job, use another --job_id.")
+    lines.append("To run it again, start it with --rerun; for another job, use another --job-id.")
     return lines
 
 
 def ago(seconds: float) -> str:
-    """A time that has passed, in words: "just now", "3 minutes ago"."""
+    """Format the age of an event: "just now", "3 minutes ago"."""
     if seconds < 1:
         return "just now"
     units = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))

@@ -1,4 +1,4 @@
-"""Lines of other programs made fit to be shown: without control characters, cut to a length (pure)."""
+"""Makes lines of other programs safe to display: without control characters, truncated to a length (pure)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ TAIL_LINES = 20
 
 
 LINE_CHARACTERS = 500
-"""A longer line of a tail is cut. Twenty lines of eight workers stay far below what a store's document may hold."""
+"""Longer lines of a tail are truncated. Twenty lines of eight workers stay far below the limit of an etcd value."""
 
 
 def tail_lines(ending: OutputTail, lines: int = TAIL_LINES) -> tuple[str, ...]:
-    """The last lines of the end of what a worker said, fit for any screen; () if it said nothing.
+    """Return the last lines of a worker's output, safe for any terminal; () if it wrote nothing.
 
-    Bytes that are no text are replaced, control characters and colours taken out, of a line that was drawn over with
-    carriage returns the last state is kept, our own frame left out.
+    Bytes that are not text are replaced, control characters and colours removed. Of a line that carriage returns
+    overwrite, the last state is kept. Lines that the launcher wrote are left out.
     """
     found = [sanitize_line(line) for line in ending.data.decode(errors="replace").split("\n")]
     if ending.cut and any(map(_worth, found[1:])):
-        del found[0]  # It is likely a part of a line. A part is better than nothing.
+        del found[0]  # It is probably a part of a line.
     return tuple([line for line in found if _worth(line)][-lines:])
 
 
@@ -29,14 +29,14 @@ def _worth(line: str) -> bool:
 
 
 def sanitize_line(line: str) -> str:
-    """One line without anything that a terminal would obey, not longer than `LINE_CHARACTERS`."""
-    if line.isprintable():  # Nearly all are: the end of a log is read while others wait for this node.
+    """Return a line without anything that a terminal would interpret, truncated to `LINE_CHARACTERS`."""
+    if line.isprintable():  # Fast path: other nodes wait while this node reads the end of a log.
         text = line.rstrip()
     else:
         last = line.rstrip("\r").rpartition("\r")[2]
         plain = _ESCAPES.sub("", last)
         if not plain.replace("\t", "").isprintable():
-            plain = "".join(sign if sign.isprintable() or sign == "\t" else " " * sign.isspace() for sign in plain)
+            plain = "".join(char if char.isprintable() or char == "\t" else " " * char.isspace() for char in plain)
         text = plain.expandtabs(4).rstrip()
     return text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 1]}…"
 
@@ -48,7 +48,7 @@ _FRAME = re.compile(r"==== .* ====")
 
 
 class OutputTail(NamedTuple):
-    """The end of what a start has said so far; `cut`: it said more before."""
+    """The end of the output of a start so far; `cut`: there was more before."""
 
     data: bytes = b""
     cut: bool = False

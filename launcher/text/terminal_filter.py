@@ -1,16 +1,16 @@
-"""What a worker writes, fit for an operator's terminal: text and colours, and nothing else that a terminal obeys.
+"""Makes the output of workers safe for a user's terminal: it passes text and colours, and no other sequences.
 
     shown = TerminalFilter()
     pass_on(shown.feed(piece))      # for every piece, in order
     pass_on(shown.end())
 
 A worker's output can come from a hostile node. Sequences that set the title or the clipboard, clear the screen, move
-the cursor to earlier lines, change the character set or have the terminal answer are left out. Kept are text, line
-ends, tabs, carriage returns, colours (SGR) and the erasing of the cursor's line (EL): progress bars need them.
+the cursor to earlier lines, change the character set or make the terminal answer are removed. The filter keeps text,
+line ends, tabs, carriage returns, colours (SGR) and the erasing of the cursor's line (EL): progress bars need them.
 
-pyte and the decoder of rich draw whole screens and lines, and the usual regular expressions (click's) know no string
-sequences and no C1 controls, and keep no state from piece to piece. So this is a state machine of our own (pure). It
-has one state for each kind of sequence of ECMA-48.
+pyte and the decoder of rich draw whole screens and lines, and the usual regular expressions (click's) know neither
+string sequences nor C1 controls, and keep no state between pieces. Therefore this is a separate state machine (pure),
+with one state for each kind of sequence of ECMA-48.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from enum import Enum, auto
 from typing import Final
 
 CSI_MAX: Final = 64
-"""Characters of the parameters of a colour. The longest that programs use, two colours of 24 bits, has 38."""
+"""Maximum characters of the parameters of a colour. The longest in use, two colours of 24 bits, has 38."""
 STRING_MAX: Final = 1 << 16
-"""Characters of a title, a clipboard or an image that are left out. What follows is text: it was never ended."""
+"""Maximum characters of a title, a clipboard or an image. What follows counts as text: the sequence has no end."""
 RAW_HELP: Final = "show it as it is; without this, terminal sequences other than colours are left out"
 RESET: Final = b"\x1b[0m"
 
 _ESCAPE: Final = "\x1b"
 _PLAIN = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]*")
-"""Text, line ends, tabs and carriage returns. Bytes that are no UTF-8 are surrogates here; some are C1 controls."""
+"""Text, line ends, tabs and carriage returns. Bytes that are not UTF-8 are surrogates here; some are C1 controls."""
 _PARAMETERS = re.compile(r"[ -?]*")
 _INSIDE = re.compile(r"[^\n\x07\x18\x1a\x1b\x9c\udc9c]*")
-"""What a string sequence has before its end. A line ends it, too, so that one that was never ended hides no more."""
+"""The content of a string sequence. A line end also ends it, so that a sequence without an end hides only one line."""
 _KEPT = re.compile(rf"[0-9;:]{{0,{CSI_MAX}}}m|[0-2]?K")
 
 
 class _ParserState(Enum):
-    """What the next character belongs to."""
+    """What the next character is part of."""
 
     TEXT = auto()
     ESCAPE = auto()
-    """A sequence that begins with ESC; its second character tells which kind it is."""
+    """A sequence that begins with ESC; its second character determines its kind."""
     SHORT = auto()
     """A sequence such as the choice of a character set: any number of intermediates, and one final character."""
     CSI = auto()
@@ -56,10 +56,10 @@ _BEGINS = {_ESCAPE: _ParserState.ESCAPE} | {
 
 
 class TerminalFilter:
-    """Filters one stream. What comes out does not depend on how the stream is cut into pieces."""
+    """Filters one stream. The output does not depend on how the stream is divided into pieces."""
 
     def __init__(self) -> None:
-        """Begin with text."""
+        """Start in the state for text."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._state = _ParserState.TEXT
         self._parameters = ""
@@ -67,11 +67,11 @@ class TerminalFilter:
         self._coloured = False
 
     def feed(self, data: bytes) -> bytes:
-        """The harmless part of the next piece. A character or sequence that is not complete waits for its rest."""
+        """Return the safe part of the next piece. An incomplete character or sequence waits for its rest."""
         return self._kept(self._decoder.decode(data))
 
     def end(self) -> bytes:
-        """What still waits, and an end of colours that are on. The next piece begins another stream."""
+        """Return what still waits, and reset colours that are on. The next piece begins another stream."""
         rest = self._kept(self._decoder.decode(b"", final=True)) + (RESET if self._coloured else b"")
         self._decoder.reset()
         self._state, self._coloured = _ParserState.TEXT, False
@@ -98,7 +98,7 @@ class TerminalFilter:
     def _text(self, text: str, at: int, output: list[str]) -> int:
         end = _end(_PLAIN, text, at)
         output.append(text[at:end])
-        if end < len(text):  # A control: it begins a sequence, or is left out alone.
+        if end < len(text):  # A control character: it begins a sequence, or is removed.
             self._state = _BEGINS.get(text[end], _ParserState.TEXT)
             self._parameters, self._left_out = "", 0
         return end + 1
@@ -134,12 +134,12 @@ class TerminalFilter:
 
 
 def filter_stream(data: bytes) -> bytes:
-    """A whole stream as `TerminalFilter` lets it through."""
+    """Filter a whole stream with `TerminalFilter`."""
     shown = TerminalFilter()
     return shown.feed(data) + shown.end()
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     found = pattern.match(text, at)
-    assert found is not None  # Each of them matches "", too.
+    assert found is not None  # Each of them also matches "".
     return found.end()

@@ -3,7 +3,7 @@
 torch finds `creator` by the entry point group `torchrun.handlers`, and calls it in every process that imports its
 rendezvous. So nothing is imported here.
 
-    options.py      what --rdzv-endpoint and --rdzv-conf say, as a `Config`
+    options.py      reads --rdzv-endpoint and --rdzv-conf into a `Config`
     flag_names.py   the flags that our messages name, in torchrun's words
     rounds.py       what the core has started, and what torch's agent has taken (pure)
     session.py      one node in one job: the core with its store and links, in an asyncio loop
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def creator() -> RendezvousHandlerCreator:
-    """What torch calls for `--rdzv-backend elastic-etcd`."""
+    """Return the function that torch calls for `--rdzv-backend elastic-etcd`."""
     from launcher.torchrun.handler import create_handler
 
     return create_handler

@@ -20,16 +20,16 @@ RENAMED = {
 
 SWITCHES = frozenset(option.flag for option in OPTIONS if option.read is readers.boolean)
 
-_FLAG = re.compile(r"--([a-z]+(?:_[a-z]+)*)")
+_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
 
 def translate_message(text: str) -> str:
-    """The same text; what is an option of the plugin is `NAME in --rdzv-conf`."""
+    """Return the text with the options of the plugin written as `NAME in --rdzv-conf`."""
     return _FLAG.sub(_renamed, text)
 
 
 def _renamed(found: re.Match[str]) -> str:
-    name = found[1]
+    name = found[1].replace("-", "_")
     if name in RENAMED:
         return RENAMED[name]
     if name not in BY_FLAG:

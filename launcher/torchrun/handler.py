@@ -1,14 +1,14 @@
 """torch's interface to a rendezvous, on our membership.
 
-Torch's agent calls it from its main thread: `next_rendezvous` waits until a round has come together with this node in
-it, `num_nodes_waiting` is asked all the time while workers run. Everything else happens in
+Torch's agent calls it from its main thread: `next_rendezvous` waits until a round with this node has formed, and
+`num_nodes_waiting` is called all the time while workers run. Everything else happens in
 `launcher.torchrun.membership` and `session`.
 
-What torch's interface does not tell: how workers ended. It is seen from what torch's agent does next
-(`launcher.torchrun.rounds`). At its end, every worker has ended well if it has entered its exit barrier, which is a key
-in the store of the round (`launcher.torchrun.stores`). Otherwise `shutdown`, which is called in a `finally`, looks at
-the error that is being raised: `ChildFailedError` says that no restart is left, and the job fails. In any other case
-this node leaves, and the job stays open.
+Torch's interface does not report how workers ended. That follows from what torch's agent does next
+(`launcher.torchrun.rounds`). At its end, every worker has ended well if the agent has entered its exit barrier, which
+is a key in the store of the round (`launcher.torchrun.stores`). Otherwise `shutdown`, which is called in a `finally`,
+checks the error that is being raised: `ChildFailedError` means that no restart is left, and the job fails. In any other
+case this node leaves, and the job stays open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import suppress
 from functools import partial
 
 import msgspec
-from torch.distributed import Store  # type: ignore[attr-defined]  # It is of C++.
+from torch.distributed import Store  # type: ignore[attr-defined]  # Defined in C++.
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
@@ -49,22 +49,27 @@ from launcher.workers.exit_classification import describe
 from launcher.workers.reports import worker_files
 
 BACKEND = "elastic-etcd"
-"""What `--rdzv-backend` names."""
+"""The value of `--rdzv-backend`."""
 LEAVE_SHARE = 0.25
-"""The part of close_timeout that is kept for leaving the job where its end is not agreed in time."""
+"""The part of close_timeout that is kept for leaving the job if its end is not agreed in time."""
 CLOSE_MIN_S = 0.2
 """The part of close_timeout that is kept for the end of the thread."""
 LOOK_EVERY_S = 0.5
-"""How often a wait looks around although nothing was said."""
+"""How often a wait checks the state without a notification."""
 STOPPED = (-signal.SIGTERM, -signal.SIGKILL)
 """Exit codes of workers that torch's agent stops after another one has failed."""
 NO_RESTART = "torchrun has no restart left on host {host} (--max-restarts)"
+AGENT_SHUTDOWN = "_shutdown"
+"""The method with which torch's agent of 2.6 and 2.7 calls `shutdown` before torch raises the error of failed workers.
+
+Torch calls it again, then with that error, as the only call of later releases.
+"""
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Torch's variable: 1 has the workers make a store of their own, beside that of the agents."""
+"""Torch's variable: 1 makes the workers use a separate store, in addition to that of the agents."""
 
 
 def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
-    """What torchrun makes of its flags. A mistake is said in one line, and ends python with code 2."""
+    """Return the handler for torchrun's flags. A mistake is reported in one line, and ends Python with code 2."""
     try:
         settings = options.read(
             parameters.endpoint,
@@ -84,38 +89,38 @@ def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
 class EtcdRendezvous(RendezvousHandler):
     """One node's way through the rounds of a job.
 
-    One that is dropped without `shutdown` leaves the job and ends its thread; so it does when the process ends, since
-    torch does not call `shutdown` where a signal ends its agent.
+    A handler that is dropped without `shutdown` leaves the job and ends its thread; so does the end of the process,
+    since torch does not call `shutdown` when a signal ends its agent.
     """
 
     def __init__(self, settings: RdzvSettings) -> None:
-        """Nothing is connected before the first call that needs it."""
+        """Connect to nothing before the first call that needs it."""
         self._settings = settings
         self._node = Membership(settings)
         self._left: SessionResult | None = None
         self._server: Store | None = None
-        """Torch's store of this round, if it is here: it listens for as long as it is kept."""
+        """Torch's store of this round, if this node hosts it: it listens for as long as this reference exists."""
         self._succeeded = False
         """Whether torch's agent has entered the exit barrier of this round."""
         self._handled = id(sys.exc_info()[1])
-        """The exception that the caller was handling when it made this handler, as when it tries again after one."""
+        """The exception that the caller was handling when it created this handler, as when it retries after one."""
         self._abandon = weakref.finalize(self, self._node.abandon)
 
     def get_backend(self) -> str:
-        """The name that `--rdzv-backend` has for this."""
+        """Return the name of this backend for `--rdzv-backend`."""
         return BACKEND
 
     def get_run_id(self) -> str:
-        """The job id."""
+        """Return the job ID."""
         return self._settings.config.job_id
 
     @property
     def use_agent_store(self) -> bool:
-        """Tell whether workers meet in the store that `next_rendezvous` gives."""
+        """Return whether workers meet in the store that `next_rendezvous` returns."""
         return os.environ.get(OWN_STORE, "0") != "1"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for the next round with this node in it. That it is called says that no worker of this node runs.
+        """Wait for the next round with this node in it. The call implies that no worker of this node runs.
 
         Raises the errors of `launcher.torchrun.errors`. A node that gives up leaves the job, which stays open.
         """
@@ -123,7 +128,7 @@ class EtcdRendezvous(RendezvousHandler):
         while True:
             with self._node.changed:
                 gone = self._node.rounds.rejoin()
-            self._server = None  # Whoever still uses the store of the round before is of an old world.
+            self._server = None  # A process that still uses the store of the previous round is of an old world.
             self._succeeded = False
             stay = self._node.join()
             stay.put(*gone)
@@ -132,7 +137,7 @@ class EtcdRendezvous(RendezvousHandler):
                 return info
 
     def is_closed(self) -> bool:
-        """Tell whether the job has ended, as far as this node knows; etcd is asked if it has not joined."""
+        """Return whether the job has ended, as far as this node knows; if it has not joined, it queries etcd."""
         self._check_process()
         if (stay := self._node.current()) is not None:
             return stay.verdict is not None
@@ -144,10 +149,10 @@ class EtcdRendezvous(RendezvousHandler):
             raise errors.RendezvousUnreachable(_write_error(error), error.exit_code) from error
 
     def set_closed(self) -> None:
-        """End the job for everybody: a verdict is written, which says that it has completed.
+        """End the job for all nodes: writes the final status "completed".
 
-        Raises an error of `launcher.torchrun.errors`, all of which are torch's `RendezvousError`, if there is no
-        verdict afterwards.
+        Raises an error of `launcher.torchrun.errors`, all of which are torch's `RendezvousError`, if there is no final
+        status afterwards.
         """
         self._check_process()
         stay = self._node.join()
@@ -165,23 +170,25 @@ class EtcdRendezvous(RendezvousHandler):
                 raise error
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait for another round. 1 also where a member was lost, has failed, leaves, or is this one."""
+        """Return how many nodes wait for another round. 1 also if a member failed or leaves, or is this node."""
         with self._node.changed:
             if self._node.rounds.taken is not None and self._node.current() is None:
-                return 1  # Whatever ended it: this node has no right to run workers any more.
+                return 1  # Whatever the reason: this node's lease no longer allows it to run workers.
             return self._node.rounds.waiting()
 
     def shutdown(self) -> bool:
-        """Torch's agent ends; True if the job has ended, too, or goes on without this node in order.
+        """End torch's agent; return True if the job has also ended, or continues without this node in order.
 
         Returns within close_timeout. In a process that was forked from that of the handler it does nothing.
         """
         if self._node.backstage.forked:
             return True
+        error = sys.exc_info()[1]
+        if error is None and not self._succeeded and sys._getframe(1).f_code.co_name == AGENT_SHUTDOWN:
+            return True
         limit_s = self._settings.close_timeout_s
         until = time.monotonic() + limit_s
         agree_s, leave_s = close_limits(limit_s)
-        error = sys.exc_info()[1]
         failed = error if isinstance(error, ChildFailedError) and id(error) != self._handled else None
         stay = self._node.current()
         try:
@@ -194,7 +201,7 @@ class EtcdRendezvous(RendezvousHandler):
                     finished = self._node.rounds.finish()
                 else:
                     finished = self._node.rounds.fail(_failures(failed, stay.host))
-            # Who has failed for good is needed until that has been judged.
+            # A node that has failed for good is needed until the leader has judged that.
             stay.put(*finished, over=self._succeeded)
             try:
                 stay.end.result(agree_s)
@@ -231,7 +238,7 @@ class EtcdRendezvous(RendezvousHandler):
                     return round_
                 now = time.monotonic()
                 if stay.spare:
-                    until = now + limit_s  # A world runs; whoever waits beside it is not late.
+                    until = now + limit_s  # A generation runs; a spare does not time out.
                 elif now >= until:
                     break
                 self._node.changed.wait(min(until - now, LOOK_EVERY_S))
@@ -239,11 +246,11 @@ class EtcdRendezvous(RendezvousHandler):
             raise self._ended(stay)
         self._node.leave()
         raise errors.RoundTimedOut(
-            _write_error(f"no round came together in {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
+            _write_error(f"no round formed within {limit_s:g} s (join_timeout in --rdzv-conf); the job stays open")
         )
 
     def _meet(self, round_: actions.StartWorkers) -> RendezvousInfo | None:
-        """Meet all the others in the store of the round; None if it is over before that."""
+        """Rendezvous with all other nodes in the store of the round; return None if the round ends before that."""
         host, port = parse_endpoint(round_.go.master)
         me, size = round_.generation.members[round_.m_id].host, len(round_.generation.members)
         bootstrap = RendezvousStoreInfo(host, port)
@@ -270,20 +277,18 @@ class EtcdRendezvous(RendezvousHandler):
                 self._server = stores.serve(port, goes_on)
             except RuntimeError as error:
                 self._node.leave()
-                text = f"cannot listen at port {port} ({error}); somebody else has it"
+                text = f"cannot listen at port {port} ({error}); another process uses it"
                 raise errors.RendezvousUnreachable(_write_error(text), 4) from error
             except errors.RoundOver:
-                pass  # So says `goes_on`, too.
+                pass  # `goes_on` also returns that.
             if self._server is not None and not self.use_agent_store:
-                bootstrap = RendezvousStoreInfo.build(0, self._server, me)  # Before the others look for it.
+                bootstrap = RendezvousStoreInfo.build(0, self._server, me)  # Before the other nodes connect to it.
         store = stores.meet((host, port), round_.m_id, size, goes_on, ended, succeeded, reached=reached)
         if store is None and self._goes_on():
             self._node.leave()
             if round_.m_id == 0 and not reached.is_set():
-                text = f"this node does not reach {round_.go.master} itself, where the round meets, in {own_s:g} s"
-                raise errors.RendezvousUnreachable(
-                    _write_error(f"{text}; is --local-addr an address of this machine?"), 4
-                )
+                text = f"this node could not connect to its own store of the round at {round_.go.master} in {own_s:g} s"
+                raise errors.RendezvousUnreachable(_write_error(f"{text}; is --local-addr an address of this host?"), 4)
             raise _not_met(round_.go.master, limit_s, reached=reached.is_set())
         if store is None:
             return None
@@ -300,7 +305,7 @@ class EtcdRendezvous(RendezvousHandler):
             return not self._node.rounds.stops and self._node.current() is not None
 
     def _ended(self, stay: TorchrunSession) -> BaseException:
-        """Why there is no further round."""
+        """Return why there is no further round."""
         self._node.forget()
         try:
             left = self._left = stay.end.result()
@@ -314,7 +319,7 @@ class EtcdRendezvous(RendezvousHandler):
 
 
 async def _has_ended(settings: RdzvSettings) -> bool:
-    """Ask etcd whether the job has ended."""
+    """Query etcd whether the job has ended."""
     config = settings.config
     store = config.store_access.open()
     try:
@@ -324,13 +329,13 @@ async def _has_ended(settings: RdzvSettings) -> bool:
 
 
 def close_limits(limit_s: float) -> tuple[float, float]:
-    """How long agreeing on the end of the job may take, and leaving after that; `CLOSE_MIN_S` of the limit is left."""
+    """Split a limit: seconds to agree on the end of the job, and to leave after that, less `CLOSE_MIN_S`."""
     leave_s = min(LEAVE_LIMIT_S, LEAVE_SHARE * limit_s)
     return limit_s - CLOSE_MIN_S - leave_s, leave_s
 
 
 def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
-    """What torch's agent knows of the workers that failed, the first to fail first; not those that it stopped then."""
+    """Return the failed workers that torch's agent knows, the root cause first, without those that it stopped."""
     why = NO_RESTART.format(host=host)
     first, _ = error.get_first_failure()
     return [
@@ -349,7 +354,7 @@ def _failures(error: ChildFailedError, host: str) -> list[WorkerExit]:
 
 
 def _tail(failure: ProcessFailure) -> tuple[str, ...]:
-    """The end of what the worker recorded in torch's error file, or else of what torch says of its exit."""
+    """Return the end of what the worker recorded in torch's error file, or else of torch's text about its exit."""
     if isinstance(failure.message, dict):
         return worker_files.parse_traceback_lines(msgspec.json.encode(failure.error_file_data))[-TAIL_LINES:]
     return tuple(sanitize_line(line) for line in str(failure.message).splitlines()[-TAIL_LINES:])
@@ -363,22 +368,22 @@ def _ended_words(verdict: Verdict, job_id: str) -> str:
 def _not_met(where: str, limit_s: float, *, reached: bool) -> BaseException:
     hint = "is that port open between the nodes, and --local-addr of that node right?"
     if reached:
-        text = f"not all nodes came to {where}, where the round meets, in {limit_s:g} s; {hint}"
+        text = f"not all nodes joined the round's store at {where} within {limit_s:g} s; {hint}"
         return errors.RoundTimedOut(_write_error(text))
     return errors.RendezvousUnreachable(
-        _write_error(f"{where}, where the round meets, cannot be reached in {limit_s:g} s; {hint}"), 4
+        _write_error(f"could not connect to the round's store at {where} within {limit_s:g} s; {hint}"), 4
     )
 
 
 def _write_error(what: object) -> str:
-    """Write an error to stderr, for people; the text."""
+    """Write an error to stderr, for users; return the text."""
     text = translate_message(str(what))
     _write(f"[elastic-launch] {text}")
     return text
 
 
 def _write(line: str) -> None:
-    """Write to stderr. One that is full, closed or not there at all (None) changes no exit code."""
+    """Write to stderr. One that is full, closed or missing (None) changes no exit code."""
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

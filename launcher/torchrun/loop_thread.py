@@ -1,12 +1,12 @@
-"""The thread in which a node of torchrun lives, because torch's agent is synchronous and busy with its workers.
+"""The thread that runs a node of torchrun, because torch's agent is synchronous and busy with its workers.
 
-Elsewhere this project has no threads of its own: one loop does everything. Here torch's agent has the main thread, and
-calls the rendezvous handler now and then, while leases, links and watches go on all the time. So they have a loop in a
-thread. Both sides meet in `put` and in the handler's condition, nowhere else.
+Elsewhere this project starts no threads: one loop does everything. Here torch's agent has the main thread, and calls
+the rendezvous handler from time to time, while leases, links and watches need service all the time. So they have a
+loop in a separate thread. Both sides communicate only through `put` and the handler's condition.
 
 The loop runs gRPC, which works in one process only: a child made by `fork` has its state and none of its threads, and
-calls in it wait for ever and disturb those of the parent. So a child may neither start a loop, nor touch the one that
-it inherited.
+calls in it wait indefinitely and disturb those of the parent. So a child may neither start a loop, nor touch the one
+that it inherited.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 JOIN_LIMIT_S = 2.0
-"""The thread ends at once when it is told to; a process that ends waits no longer for it."""
+"""The thread ends at once on request; an exiting process waits no longer than this for it."""
 FORKED = (
     "this process was forked from one in which elastic-etcd had already run, and gRPC does not work after a fork; "
     'start the agent as a new process (multiprocessing with "spawn", or subprocess)'
 )
 
 _process: int | None = None
-"""The process in which the first loop was started: it, or one that was forked from it, is this one."""
+"""The process in which the first loop was started: this process, or an ancestor that it was forked from."""
 
 
 class AgentLoopThread:
-    """A loop in a thread of its own, from the first `begin` to `close`. One after the other may be begun and closed."""
+    """A loop in a separate thread, from the first `begin` to `close`. It may be started again after that."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Run nothing yet."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._begun = weakref.WeakSet[asyncio.Task[Any]]()
@@ -54,7 +54,7 @@ class AgentLoopThread:
         return self._thread is threading.current_thread()
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run the coroutine that `work` makes in the loop. The process must not be `forked`."""
+        """Run the coroutine that `work` returns in the loop. The process must not be `forked`."""
         global _process
         assert not self.forked
         _process = os.getpid()
@@ -75,7 +75,7 @@ class AgentLoopThread:
         return asyncio.run_coroutine_threadsafe(tracked(), self._loop)
 
     async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        """Run until `close`; then cancel what was begun, which ends in order whatever it has started itself."""
+        """Run until `close`; then cancel the coroutines, which end in order whatever they have started."""
         started.set_result(asyncio.get_running_loop())
         await self._stop.wait()
         for task in self._begun:
@@ -83,7 +83,7 @@ class AgentLoopThread:
         await asyncio.gather(*self._begun, return_exceptions=True)
 
     def call(self, callback: Callable[[], object]) -> None:
-        """Have this called in the loop's thread. It does nothing where there is none any more."""
+        """Call this in the loop's thread. It does nothing if the thread has ended."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(callback)
 

@@ -1,7 +1,7 @@
-"""One node's membership of a job, as torch's agent in one thread and the node's loop in another see it.
+"""A node's membership of a job, shared by torch's agent in one thread and the node's loop in another.
 
-It refers to nothing of the rendezvous handler, so that a handler to which nothing refers any more is collected, and its
-membership is ended then.
+It has no reference to the rendezvous handler, so that a handler without references is collected, and its membership is
+ended then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launcher.torchrun.rounds import RoundTracker
 from launcher.torchrun.session import TorchrunSession, WorkersAction
 
 LEAVE_LIMIT_S = 6.0
-"""A node that leaves has said so within this time, or others find out by themselves."""
+"""A leaving node has announced it within this time, or others detect it on their own."""
 LEAVES = "torchrun ends"
 
 
@@ -29,7 +29,7 @@ class Membership:
     """Not a member before `join`. `changed` guards `rounds`, and is notified of whatever may end a wait."""
 
     def __init__(self, settings: RdzvSettings) -> None:
-        """Nothing runs yet."""
+        """Run nothing yet."""
         self._settings = settings
         self.changed = threading.Condition()
         self.rounds = RoundTracker()
@@ -37,17 +37,17 @@ class Membership:
         self.stay: TorchrunSession | None = None
 
     def join(self) -> TorchrunSession:
-        """This node's stay in the job; a new one where there is none."""
+        """Return this node's session in the job; a new one if there is none."""
         if self.stay is None:
             self.stay = TorchrunSession(self._settings, self.backstage, self._on_workers_action, self._notify_all)
         return self.stay
 
     def current(self) -> TorchrunSession | None:
-        """The stay, unless it has ended."""
+        """The session, unless it has ended."""
         return self.stay if self.stay is not None and not self.stay.end.done() else None
 
     def leave(self, limit_s: float = LEAVE_LIMIT_S) -> bool:
-        """Leave the job, which stays open; tell whether the others know. Takes no longer than `limit_s`."""
+        """Leave the job, which stays open; return whether the other nodes know. Takes at most `limit_s` seconds."""
         stay = self.stay
         if stay is None:
             return True
@@ -63,13 +63,13 @@ class Membership:
         return True
 
     def forget(self) -> None:
-        """The stay has ended; the next `join` begins another one."""
+        """Forget a session that has ended; the next `join` begins another one."""
         self.stay = None
 
     def abandon(self) -> None:
-        """Leave the job and end the thread: nobody has a use for this membership, or the process ends.
+        """Leave the job and end the thread: this membership is no longer used, or the process exits.
 
-        Python may call it in any thread, also in the loop's own, which cannot wait for itself.
+        Python may call it in any thread, even in the loop's own, which cannot wait for itself.
         """
         if self.backstage.forked:
             return
@@ -78,7 +78,7 @@ class Membership:
         self.backstage.close()
 
     def _on_workers_action(self, action: WorkersAction, facts: AgentState) -> None:
-        """The core starts or stops workers. In the loop's thread."""
+        """Handle a start or stop of workers by the core. In the loop's thread."""
         with self.changed:
             if isinstance(action, actions.StartWorkers):
                 self.rounds.start(action)

@@ -1,7 +1,7 @@
-"""One node of torchrun in one job, from its first word to etcd to its last.
+"""One node of torchrun in one job, from its first message to etcd to its last.
 
-It is an agent of `elastic-launch` without a nursery: the same core and driver (`launcher.agent.core_driver`). What the
-core wants of workers goes to `tell`, and what torch's agent does comes back as events. There is no policy here.
+It is an agent of `elastic-launch` without a fork server: the same core and driver (`launcher.agent.core_driver`). The
+core's actions on workers go to `tell`, and torch's agent's reactions return as events. There is no policy here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from launcher.torchrun.options import RdzvSettings
 
 STDERR = 2
 OVER = (Phase.JOINING, Phase.SPARE, Phase.GATED)
-"""A node whose torchrun has ended its work has no business in these: it would be waited for."""
+"""A node whose torchrun has ended its work must leave in these phases: otherwise the others would wait for it."""
 SAY_LIMIT_S = 0.5
-"""A node whose workers are gone waits no longer than this until the others know that it leaves."""
+"""Seconds that a node whose workers have exited waits at most until the other nodes know that it leaves."""
 
 WorkersAction = actions.StartWorkers | actions.StopWorkers
 
 
 @dataclass(frozen=True, slots=True)
 class SessionResult:
-    """How a stay ended: the code that elastic-launch would have, the verdict if there is one, or why it was refused."""
+    """How a session ended: the exit code of elastic-launch, the final status if there is one, or the refusal."""
 
     code: int
     verdict: Verdict | None
@@ -50,18 +50,18 @@ class SessionResult:
 
 
 class _TorchrunLog(AgentLog):
-    """Says everything in the words of a user of torchrun."""
+    """Logs everything with torchrun's names of flags."""
 
     def _speak(self, text: str, level: Verbosity) -> None:
         super()._speak(translate_message(text), level)
 
     def report(self, lines: Sequence[str]) -> None:
-        """Lines that stand by themselves."""
+        """Log lines without the prefix."""
         super().report([translate_message(line) for line in lines])
 
 
 class TorchrunSession:
-    """One node in one job, in a thread of its own. `end` is how it ends."""
+    """One node in one job, in a separate thread. `end` is how it ends."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TorchrunSession:
         tell: Callable[[WorkersAction, AgentState], None],
         look: Callable[[], None],
     ) -> None:
-        """It begins at once. `tell` hears what the core wants of workers, `look` that it has thought again, or ended.
+        """Start at once. `tell` receives the core's actions on workers, `look` is called after each event and the end.
 
         Both are called in the `thread`.
         """
@@ -80,7 +80,7 @@ class TorchrunSession:
         self._call = thread.call
         self._events = EventQueue(boottime)
         self._driver: CoreDriver | None = None
-        """There is none before etcd is reached."""
+        """None before etcd is reached."""
         self._over = False
         self._held: list[agent_events.Event] = []
         self.host = ""
@@ -89,7 +89,7 @@ class TorchrunSession:
         self.end.add_done_callback(lambda _: look())
 
     def put(self, *events: agent_events.Event, over: bool = False) -> None:
-        """Tell the core something, from any thread. `over`: torch's agent has ended, and leaves if a round begins."""
+        """Send events to the core, from any thread. `over`: torch's agent has ended, and leaves if a round begins."""
 
         def arrive() -> None:
             self._over = self._over or over
@@ -99,9 +99,9 @@ class TorchrunSession:
         self._call(arrive)
 
     def leave(self, number: int, reason: str, gone: Sequence[agent_events.Event]) -> None:
-        """Have the node leave, from any thread; `gone` says of the workers that it had that they are gone.
+        """Make the node leave, from any thread; `gone` are the events that its workers have exited.
 
-        The others are to know that it leaves before they hear that: then the next world is made without it.
+        The other nodes must know that it leaves before they receive these events: then the next generation excludes it.
         """
 
         def arrive() -> None:
@@ -119,20 +119,20 @@ class TorchrunSession:
 
     @property
     def verdict(self) -> Verdict | None:
-        """How the job ended, as far as this node knows."""
+        """The final status of the job, as far as this node knows."""
         stored = self._driver.core.facts.view.verdict if self._driver is not None else None
         return stored.value if stored is not None else None
 
     @property
     def spare(self) -> bool:
-        """Tell whether a world runs without this node, which waits for its turn."""
+        """Return whether a world runs without this node, which waits for its turn."""
         facts = self._driver.core.facts if self._driver is not None else None
         if facts is None or facts.phase is not Phase.SPARE or facts.generation is None:
             return False
         return facts.view.go is not None and facts.view.go.value.g == facts.generation.g
 
     async def _run(self) -> SessionResult:
-        """Join, take part, leave. Raises `ElasticError` for a store that is not there, or what this machine lacks."""
+        """Join, take part, leave. Raises `ElasticError` for an unavailable store, or what this host lacks."""
         config = self._config
         host = self.host = await resolve(config)
         node = node_id.new_node_id(host)
@@ -148,7 +148,7 @@ class TorchrunSession:
             connecting = StoreConnector(config, asyncio.get_running_loop().create_future())
             await connecting.until(lambda: store.list(spec), self.agent_log, lambda: store.last_error)
             core, listener = await registration.open_node(config, node, host, closing)
-            core.facts.registration.prepared = True  # Torch's agent has nothing to load.
+            core.facts.registration.prepared = True  # Torch's agent preloads nothing.
             self._driver = CoreDriver(core, store, listener, self._events, self.agent_log)
             code = await self._driver.run(self._perform, after=self._after_event)
             return SessionResult(code, self.verdict, translate_message(core.facts.registration.refusal))
@@ -164,12 +164,12 @@ class TorchrunSession:
 
     def _perform(self, action: actions.Action) -> None:
         assert self._driver is not None
-        match action:  # Torch's agent cannot be told of a cluster spec, or of a later run deadline.
+        match action:  # Torch's agent takes no cluster spec, and no later run deadline.
             case actions.StartWorkers() | actions.StopWorkers():
                 self._tell(action, self._driver.core.facts)
             case actions.ReportFailure(cause=cause):
                 failed = failed_processes_text(cause.exits, cause.host)
-                self.agent_log.info(f"generation {cause.g} failed: {failed}; the job goes on")
+                self.agent_log.info(f"generation {cause.g} failed: {failed}; the job continues")
             case actions.ReportVerdict():
                 self._driver.report_verdict(action)
 
@@ -178,7 +178,7 @@ class TorchrunSession:
         self._call(self._conclude)
 
     def _conclude(self) -> None:
-        """Write that the job has completed, if this node may and nobody has written a verdict yet."""
+        """Write that the job has completed, if this node may and there is no final status yet."""
         driver = self._driver
         if driver is None or not driver.core.facts.registration.registered or self.verdict is not None:
             return

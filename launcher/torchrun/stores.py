@@ -1,11 +1,11 @@
 """The TCPStore in which the agents and the workers of a round meet: a fresh one for each round, on the node of rank 0.
 
-It listens at the port that the go of the generation names. Each node holds three of them for its whole stay, which are
-used in turn: a process that still tries to reach the store of the round before, or of the one before that, finds nobody
-there.
+It listens at the port that the start signal of the generation names. Each node holds three of them for its whole
+session, which are used in turn: a process that still tries to connect to the store of the previous round, or of the one
+before that, finds no listener there.
 
-A call of torch's store to a server that accepts and says nothing (a frozen machine) returns when that speaks again,
-whatever its timeout. So each such call is made in a thread of its own, and left alone when the round is over.
+A call of torch's store to a server that accepts and does not answer (a frozen host) returns when that answers again,
+whatever its timeout. So each such call is made in a separate thread, and abandoned when the round is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import TypeVar
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # It is of C++.
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # Defined in C++.
 
 from launcher.torchrun.errors import RoundOver
 
@@ -28,17 +28,17 @@ LOOPBACK = "127.0.0.1"
 TRY_S = 0.5
 """One attempt to reach the node of rank 0."""
 PAUSE_S = 0.05
-"""Between two looks: that node starts its store as soon as it has heard of the go."""
+"""Between two attempts: that node starts its store as soon as it has received the start signal."""
 SERVE_S = 10.0
-"""To begin to listen, and to connect to oneself: both take milliseconds."""
+"""To start listening, and to connect to itself: both take milliseconds."""
 STORE_S = 300.0
 """Torch's own limit for a call of its store."""
 HERE = "elastic-launch/here/{m_id}"
-"""A node has come to the round."""
+"""Key: a node has joined the round."""
 ALL = "elastic-launch/all"
-"""All nodes of the round have come."""
+"""Key: all nodes of the round have joined."""
 EXIT_BARRIER = "torchelastic/agent/terminal_state"
-"""How the keys begin under which torch's agents meet when all workers of a node have ended well, and only then."""
+"""Prefix of the keys under which torch's agents meet when all workers of a node have ended well, and only then."""
 
 
 def meet(
@@ -53,9 +53,9 @@ def meet(
 ) -> RoundStore | None:
     """Enter the store of a round, at that host and port, and wait until every node of the round is in it.
 
-    None if `goes_on` says meanwhile that the round is over. Torch's agent hears of the round only afterwards: it cannot
-    come back from one that it has heard of, before it has started its workers. `reached` is set once the store was
-    there. `goes_on`, `ended` and `succeeded` are the store's, too.
+    Returns None if `goes_on` reports meanwhile that the round is over. Torch's agent learns of the round only
+    afterwards: it cannot return from a round that it knows before it has started its workers. `reached` is set once
+    the store was available. `goes_on`, `ended` and `succeeded` are passed to the store.
     """
 
     def enter() -> RoundStore | None:
@@ -64,7 +64,7 @@ def meet(
             try:
                 if store is None:
                     with socket.create_connection(at, timeout=TRY_S):
-                        pass  # Torch's own attempts say on stderr that they fail.
+                        pass  # Torch's own attempts would report on stderr that they fail.
                     store = RoundStore(*at, goes_on, ended, succeeded)
                     reached.set()
                     store.set(HERE.format(m_id=m_id), "")
@@ -72,7 +72,7 @@ def meet(
                     store.set(ALL, "")
                 if store.check([ALL]):
                     return store
-            except (OSError, RuntimeError):  # Torch's errors are RuntimeErrors. Nobody listens there yet, or any more.
+            except (OSError, RuntimeError):  # Torch's errors are RuntimeErrors. There is no listener yet, or no longer.
                 store = None
             time.sleep(PAUSE_S)
         return None
@@ -84,7 +84,7 @@ def meet(
 
 
 class RoundStore(TCPStore):
-    """A connection of its own to the store of a round, whose waits end when the round is over."""
+    """A separate connection to the store of a round, whose waits end when the round is over."""
 
     def __init__(
         self,
@@ -106,35 +106,35 @@ class RoundStore(TCPStore):
         self._succeeded = succeeded
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The limit of a call that names none."""
+        """Set the limit of a call that names none."""
         super().set_timeout(timeout)
         self._limit_s = timeout.total_seconds()
 
     def get(self, key: str) -> bytes:
-        """A value, when it is there. Raises `RoundOver` if the round is over before that."""
+        """Return a value, when it exists. Raises `RoundOver` if the round is over before that."""
         return self.multi_get([key])[0]
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Values, when all are there. Raises `RoundOver` if the round is over before that."""
+        """Return values, when all exist. Raises `RoundOver` if the round is over before that."""
         try:
             return call_until(lambda: self._values(keys), self._goes_on)
         except (RoundOver, RuntimeError, TimeoutError) as error:
             text = (
-                "this world has ended before torchrun had started its workers: this torchrun ends, and the job stays "
+                "this world ended before torchrun had started its workers: this torchrun exits, and the job stays "
                 "open; start it again"
             )
             self._ended(text)
             raise RoundOver(text) from error
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait until they are there, or the round is over: torch's agent waits so at its exit barrier."""
+        """Wait until the keys exist, or the round is over: torch's agent waits like this at its exit barrier."""
         try:
             call_until(
                 lambda: self._come(keys, timeout.total_seconds() if timeout is not None else self._limit_s),
                 self._goes_on,
             )
         except RoundOver:
-            self._ended("this world has ended while torchrun waits for the others at its exit barrier: it goes on")
+            self._ended("this world ended while torchrun was waiting for the others at its exit barrier: continuing")
 
     def add(self, key: str, amount: int) -> int:
         """Add to a number and return it; 0 if the round is over."""
@@ -164,8 +164,8 @@ def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
     """Listen at every address until the last reference is gone.
 
     Raises `RuntimeError` (torch's) if the port is taken, and `RoundOver` if the round is over before it listens.
-    Torch's own connection to the server goes over loopback: to an address that this machine cannot reach itself torch
-    would try again and again, with stack traces on stderr. `meet` finds that out quietly.
+    Torch's own connection to the server goes over loopback: to an address that this host cannot reach itself torch
+    would retry again and again, with stack traces on stderr. `meet` detects that silently.
     """
     limit = timedelta(seconds=SERVE_S)
     store = call_until(
@@ -177,13 +177,13 @@ def serve(port: int, goes_on: Callable[[], bool]) -> TCPStore:
 
 
 def call_until(call: Callable[[], T], goes_on: Callable[[], bool]) -> T:
-    """What the call returns or raises. Raises `RoundOver` as soon as `goes_on` says that it is over."""
+    """Return what the call returns, or raise what it raises. Raises `RoundOver` as soon as `goes_on` is false."""
     result: Future[T] = Future()
 
     def run() -> None:
         try:
             result.set_result(call())
-        except Exception as error:  # noqa: BLE001  # Raised again by who waits.
+        except Exception as error:  # noqa: BLE001  # Raised again by the caller that waits.
             result.set_exception(error)
 
     threading.Thread(target=run, name="elastic-etcd store", daemon=True).start()

@@ -1,4 +1,4 @@
-"""What the page asks of a node (the end of a log, stacks), and the orders that it can give."""
+"""The requests of the page to a node (end of a log, stack traces), and its actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ BYTES_MAX: Final = 1 << 18
 
 
 async def log(job: NamedJob, named: str) -> dict[str, Any]:
-    """The last lines of the log of a process, and its path. Raises `InspectError`, `ConfigError`, `StoreError`."""
+    """Return the last lines of the log of a process, and its path.
+
+    Raises `InspectError`, `ConfigError`, `StoreError`.
+    """
     role, index = process_location.named(named)
     path, data = "", b""
     async with await node_of(job, role, index, "its log is a file on the host where it ran") as client:
@@ -37,14 +40,17 @@ async def log(job: NamedJob, named: str) -> dict[str, Any]:
 
 
 def log_as_shown(data: bytes) -> str:
-    """Lines of a log as a terminal would show them in the end, without colours."""
+    """Return the lines of a log as a terminal finally shows them, without colours."""
     return "\n".join(map(sanitize_line, data.decode(errors="replace").split("\n")))
 
 
 async def stacks(job: NamedJob, named: str) -> dict[str, Any]:
-    """The stacks of a process, and how they were had. Raises `InspectError`, `ConfigError`, `StoreError`."""
+    """Return the stack traces of a process, and how they were taken.
+
+    Raises `InspectError`, `ConfigError`, `StoreError`.
+    """
     role, index = process_location.named(named)
-    async with await node_of(job, role, index, "none has stacks") as one:
+    async with await node_of(job, role, index, "none has stack traces") as one:
         answer = await one.stacks(StacksQuestion(role, index))
     return {"how": answer.how, "text": answer.text}
 
@@ -57,30 +63,30 @@ Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 
 
 class ScaleCommand(msgspec.Struct, frozen=True, tag_field="order", tag="scale", forbid_unknown_fields=True):
-    """Another np."""
+    """Change np."""
 
     np: Text
 
 
 class DrainCommand(msgspec.Struct, frozen=True, tag_field="order", tag="drain", forbid_unknown_fields=True):
-    """A node is to leave, within so many seconds if that is said."""
+    """Drain a node, within `deadline` if it has one."""
 
     node: Text
     deadline: Text = ""
 
 
 class StopCommand(msgspec.Struct, frozen=True, tag_field="order", tag="stop", forbid_unknown_fields=True):
-    """The job is to end, for good; `now`: its workers do not save."""
+    """Stop the job; `now`: its workers do not save."""
 
     now: bool = False
 
 
 async def carry_out(job: NamedJob, asked: bytes) -> str:
-    """Give the order; the line that says what follows. Raises `ConfigError`, `OrderRejected`, `StoreError`."""
+    """Carry out an action; return the message about its effect. Raises `ConfigError`, `OrderRejected`, `StoreError`."""
     try:
         order = _DECODER.decode(asked)
     except UNREADABLE as error:
-        raise ConfigError(f"this is no order: {error}") from error
+        raise ConfigError(f"cannot parse the action: {error}") from error
     match order:
         case ScaleCommand():
             return await scale(job, readers.read_as("np", readers.np, order.np))

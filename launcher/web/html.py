@@ -1,7 +1,7 @@
 """The document of the page: one piece of HTML with its style, its script and, in a report, its data.
 
-It asks nobody for anything but the server that it comes from, and its policy (Content-Security-Policy) lets it not: no
-script and no style but these two, by their hashes, and no text can become HTML (Trusted Types).
+It makes requests to its own server only, and its policy (Content-Security-Policy) enforces that: no script and no style
+but these two, by their hashes, and no text can become HTML (Trusted Types).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCRIPTS: Final = (
     "jobs",
     "live",
 )
-"""In the order in which they are read."""
+"""The scripts, in the order in which they are joined into one module."""
 ICON: Final = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
     "%3Cpath fill='%230072b2' d='M0 0h7v7H0z'/%3E%3Cpath fill='%23009e73' d='M9 0h7v7H9zM0 9h7v7H0z'/%3E"
@@ -46,9 +46,9 @@ class HtmlDocument(NamedTuple):
 
 
 def document(setup: Mapping[str, Any], data: Mapping[str, Any] | None = None) -> HtmlDocument:
-    """The page. `setup` says what it is to show: `job` (or none: all jobs), and whether `orders` can be given.
+    """Return the page. `setup` has the `job` to show (or none: all jobs), and whether `orders` are allowed.
 
-    With `data` (`launcher.web.page_data`) it shows those for ever and asks no server; its policy is in itself.
+    With `data` (`launcher.web.page_data`) it shows only these and makes no request; the policy is then in the HTML.
     """
     html, style, script = _pieces()
     hashes = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
@@ -75,9 +75,9 @@ def document(setup: Mapping[str, Any], data: Mapping[str, Any] | None = None) ->
 
 
 def embedded(value: object) -> str:
-    """JSON that can stand in a script tag: nothing in it ends the tag, or begins another one.
+    """Return JSON for a script element: nothing in it ends the element or begins another one.
 
-    It has no C1 controls either: the page can be written to a terminal.
+    It has no C1 controls either, because `elastic-ctl report --out -` can write the page to a terminal.
     """
     text = msgspec.json.encode(value).decode().translate(C1_ESCAPED)
     for sign in "<>&\u2028\u2029":

@@ -1,6 +1,6 @@
-"""A job as it changes, for everybody who looks at its page: one watch of the store, one asker of the nodes.
+"""Follows a job for all open pages together: one watch of etcd, one client that queries the nodes.
 
-Nothing is written by looking. When nobody looks any more, nothing is read.
+A feed writes nothing to etcd. It reads nothing once the last page is closed.
 """
 
 from __future__ import annotations
@@ -29,46 +29,45 @@ from launcher.system.time_limit import wait_at_most
 from launcher.web.page_data import Sections, newest_point, sections, with_live_points
 
 ASK_EVERY_S: Final = 2.0
-"""So often the nodes are asked how they stand, while somebody looks; many nodes less often."""
+"""Interval of the queries to the nodes while a page is open; longer for jobs of many nodes (`NODES_PER_S`)."""
 NODES_PER_S: Final = 16.0
 PACE_S: Final = 0.2
-"""Changes that come faster are told together."""
+"""Changes within this time are published together."""
 FOLLOWED_MAX: Final = 32
-"""Jobs that are followed at the same time."""
+"""Jobs that one server follows at the same time."""
 LINGER_S: Final = 10.0
-"""So long a job is followed on when nobody looks: a page that is loaded again finds it there."""
-
-
+"""Time from the close of the last page until the job is no longer followed, so that a reload is quick."""
 LISTINGS_MAX: Final = 8
-"""Jobs that are looked for in the store at the same time, before they are followed."""
+"""Lookups in etcd at the same time, of jobs that are not followed yet."""
 
 
 class TooManyJobs(ElasticError):
-    """More jobs are looked at than one server follows. Close a page, or start another server."""
+    """Pages of more jobs are open than one server follows. Close a page, or start another server."""
 
 
 class JobFeed:
-    """`sections` are those of `launcher.web.page_data`, as JSON; who has shown them waits for another `version`.
+    """The newest sections of `launcher.web.page_data` as JSON. Readers wait for the next `version`.
 
-    With them are `trouble` (the store is away, since when and why) and `absent` (why there is nothing to show).
+    Two more sections are `trouble` (since when etcd has not answered, and why) and `absent` (why there is nothing to
+    show).
     """
 
     def __init__(self, job: NamedJob) -> None:
-        """Nothing is known before `run`."""
+        """Sections are empty until `run` has read the job."""
         self.job = job
         self.sections: dict[str, bytes] = {}
         self.version = 0
         self.over = False
-        """Nothing comes any more."""
+        """`run` has ended: no version follows."""
         self.viewers = 0
-        """How many look at it."""
+        """Open pages."""
         self._seen = training_curve.TrainingCurve()
         self._overview: JobOverview | None = None
         self._trouble: dict[str, object] | None = None
         self._incarnation: StoredDocument[str] | None = None
-        """Of the job that was shown last."""
+        """That of the published sections."""
         self._changed = asyncio.Event()
-        ranges = (*job.keys.everything, KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.course))
+        ranges = (*job.keys.everything, KeyRange.prefix(job.keys.events), KeyRange.key(job.keys.curve))
         self._watch = JobWatch(job, ranges=ranges)
 
     async def run(self) -> None:
@@ -82,7 +81,7 @@ class JobFeed:
             self._changed.set()
 
     async def changed(self, version: int, limit_s: float) -> None:
-        """Wait until there is another version than this one, at most so long."""
+        """Wait until the version is no longer `version`, for at most `limit_s`."""
         if self.version == version:
             await wait_at_most(limit_s, self._changed.wait())
 
@@ -101,10 +100,10 @@ class JobFeed:
             await self._watch.changes(limit_s)
 
     async def _ask(self, view: StoreView) -> None:
-        """Ask the nodes, and keep what rank 0 says of its steps: its node writes it only once in a while."""
+        """Query the nodes, and add rank 0's newest step to the curve: its node writes the curve only once a minute."""
         overview = await overview_of(self.job, view)
         if self._watch.view.incarnation != view.incarnation:
-            return  # It is another job by now.
+            return  # Meanwhile another job has this ID.
         self._overview = overview
         if (newest := newest_point(overview)) is not None:
             point, metrics = newest
@@ -113,12 +112,12 @@ class JobFeed:
                 self._seen = training_curve.add(self._seen, point, metrics)
 
     def _publish_newest(self) -> None:
-        """Tell what the store says, or why there is nothing to show; nothing while neither is known."""
+        """Publish the job as stored in etcd, or why there is nothing to show; do nothing while neither is known."""
         view, entries, words = self._watch.view, self._watch.entries, self._watch.trouble
         if words != (self._trouble or {}).get("words", ""):
             self._trouble = _trouble(words)
         if view.incarnation != self._incarnation:
-            self._seen, self._overview = training_curve.TrainingCurve(), None  # They are those of another job.
+            self._seen, self._overview = training_curve.TrainingCurve(), None  # Those of another job.
             self._incarnation = view.incarnation
         absent, shown = None, dict[str, object]()
         if view.schema is not None:
@@ -132,7 +131,7 @@ class JobFeed:
         self._publish({**shown, "absent": absent, "trouble": self._trouble})
 
     def _sections(self, view: StoreView, entries: Mapping[str, KeyValue]) -> Sections:
-        """What the store says, and the nodes' newest words."""
+        """The job from its etcd entries and the nodes' newest answers."""
         now, keys, verdict = time.time(), self.job.keys, view.verdict.value if view.verdict is not None else None
         asked = self._overview if verdict is None else None
         members = view.members if asked is not None else {}
@@ -143,7 +142,7 @@ class JobFeed:
             asked_at=asked.asked_at if asked else now,
         )
         events = history_events.read(keys, entries.values())
-        stored = training_curve.read(entries[keys.course].value) if keys.course in entries else None
+        stored = training_curve.read(entries[keys.curve].value) if keys.curve in entries else None
         course = with_live_points(stored, self._seen)
         report = build_report(events, course, now=now, verdict=verdict, has_members=bool(view.members))
         return sections(overview, report, course, events, now)
@@ -151,7 +150,7 @@ class JobFeed:
     def _publish(self, everything: Mapping[str, object]) -> None:
         before, self.sections = self.sections, {name: msgspec.json.encode(value) for name, value in everything.items()}
         for name, made in self.sections.items():
-            if before.get(name) == made:  # What is the same stays the same object.
+            if before.get(name) == made:  # Equal sections stay the same object.
                 self.sections[name] = before[name]
         if self.sections != before:
             self.version += 1
@@ -160,7 +159,7 @@ class JobFeed:
 
 
 def _absent(job_id: str) -> str:
-    return f"There is no job {job_id} in etcd; it is shown here as soon as there is"
+    return f"There is no job {job_id} in etcd; the page shows it as soon as it exists"
 
 
 def _trouble(words: str) -> dict[str, object] | None:
@@ -168,26 +167,26 @@ def _trouble(words: str) -> dict[str, object] | None:
 
 
 class JobFeeds:
-    """The jobs that somebody looks at."""
+    """The feeds of the jobs whose pages are open."""
 
     def __init__(self, store: Store, key_prefix: str, servers: tuple[str, ...]) -> None:
-        """Nobody looks yet."""
+        """`servers` are the endpoints of etcd, for messages."""
         self.store = store
         self.key_prefix = key_prefix
         self._servers = servers
         self._feeds: dict[str, tuple[JobFeed, asyncio.Task[None]]] = {}
         self._listings = asyncio.Semaphore(LISTINGS_MAX)
         self._trouble: dict[str, object] | None = None
-        """Since when and why the store does not say which jobs there are."""
+        """Since when and why etcd does not answer lookups."""
 
     def job(self, job_id: str) -> NamedJob:
         """A job by its name."""
         return NamedJob(job_id, JobKeys(job_id, self.key_prefix), self.store, self._servers)
 
     async def absence_document(self, job_id: str) -> dict[str, object] | None:
-        """What to show of a job that is not in the store, or while the store is away; None if it can be followed.
+        """Return the sections of a job that is not in etcd, or while etcd does not answer; None if it can be followed.
 
-        So requests for jobs that do not exist use up no places.
+        This keeps requests for jobs that do not exist from using up the places of `FOLLOWED_MAX`.
         """
         if job_id in self._feeds:
             return None
@@ -203,7 +202,7 @@ class JobFeeds:
 
     @asynccontextmanager
     async def of(self, job_id: str) -> AsyncIterator[JobFeed]:
-        """A job that is followed while the block runs, and a little longer."""
+        """Follow a job while the block runs, and `LINGER_S` longer. Raises `TooManyJobs`."""
         if job_id not in self._feeds or self._feeds[job_id][1].done():
             if len(self._feeds) >= FOLLOWED_MAX:
                 raise TooManyJobs(f"{FOLLOWED_MAX} jobs are followed already; try again in {LINGER_S:g} s")
@@ -214,7 +213,7 @@ class JobFeeds:
         try:
             yield live
             if task.done() and not task.cancelled():
-                task.result()  # Only a mistake of ours ends it, and is raised here.
+                task.result()  # Only a bug ends it; raise that here.
         finally:
             live.viewers -= 1
             if not live.viewers:
@@ -227,7 +226,7 @@ class JobFeeds:
             task.cancel()
 
     async def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all jobs."""
         tasks = [task for _, task in self._feeds.values()]
         self._feeds.clear()
         for task in tasks:

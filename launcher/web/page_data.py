@@ -1,7 +1,7 @@
-"""What is on the page of a job, in sections of plain values; each is sent anew only when it has changed (pure).
+"""The sections of a job's page, as plain values; the server sends a section again only when it has changed (pure).
 
-Ages become moments (wall clocks, seconds since the epoch), so that what stands still stays the same, and the page
-counts on by itself.
+Ages become points in time (wall clocks, seconds since the epoch): they do not change while nothing happens, and the
+page updates the ages itself.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from launcher.job.status import JobStatus, NodeStatus
 from launcher.wire.inspect_messages import NodeSnapshot, WorkerSnapshot, WorkerState
 
 GONE_MAX: Final = 24
-"""Nodes that have left and are shown, the newest first."""
+"""Nodes on the page that have left, newest first."""
 ENDED: Final = {FinalStatus.COMPLETED: "Completed", FinalStatus.FAILED: "Failed", FinalStatus.STOPPED: "Stopped"}
 
 Sections = Mapping[str, Any]
-"""By name: values that JSON knows."""
+"""JSON values by name."""
 
 
 def sections(
     picture: JobOverview, story: JobReport, course: TrainingCurve | None, events: Sequence[HistoryEvent], now: float
 ) -> Sections:
-    """Everything on the page of a job, as it stands at `now`, a wall clock."""
+    """Return everything on the page of a job at `now`, a wall clock."""
     status, names = picture.status, dict[str, int]()
     silence = silence_notes(status, picture.snapshots)
     generations = [_generation(generation, names) for generation in story.generations]
@@ -51,20 +51,25 @@ def sections(
 
 
 def with_live_points(stored: TrainingCurve | None, seen: TrainingCurve) -> TrainingCurve | None:
-    """The course as it is stored, and what was seen since: agents write theirs once in a while."""
+    """Return the stored curve with the newer points of `seen`, and with those of generations that stored none.
+
+    Agents store the curve only once a minute, and a node that fails stores nothing.
+    """
     if stored is None or not stored.points:
         return seen if seen.points else stored
-    last = stored.points[-1]
-    more = tuple(
-        CurvePoint(point.step, point.at, point.g, point.loss, point.rate)
-        for point in seen.points
+    first, last = stored.points[0], stored.points[-1]
+    points = [CurvePoint(point.step, point.at, point.g, point.loss, point.rate) for point in seen.points]
+    before = (point for point in points if point.g < first.g)
+    after = (
+        point
+        for point in points
         if point.g >= last.g and point.at > last.at and (point.g > last.g or point.step > last.step)
     )
-    return msgspec.structs.replace(stored, points=(*stored.points, *more))
+    return msgspec.structs.replace(stored, points=(*before, *stored.points, *after))
 
 
 def newest_point(picture: JobOverview) -> tuple[CurvePoint, Mapping[str, float | None]] | None:
-    """What rank 0 says of its steps just now, if it makes any."""
+    """Return the newest step of rank 0 and its metrics, None if rank 0 runs no steps."""
     first = _rank_0(picture.snapshots.values())
     if first is None or first.step is None or first.step_age_s is None or first.state is WorkerState.EXITED:
         return None
@@ -101,14 +106,26 @@ def _head(picture: JobOverview, story: JobReport, course: TrainingCurve | None, 
         "since": story.since,
         "goodput": story.goodput,
         "totals": msgspec.to_builtins(story.totals),
-        "step": first.step if lives and first is not None and first.step is not None else story.totals.step,
+        "step": _step(status, first if lives else None, story),
         "rate": first.rate if lives and first is not None else (rates[-1] if rates and verdict is None else None),
         "at": round(now, 3),
     } | _loss(first, points)
 
 
+def _step(status: JobStatus, first: WorkerSnapshot | None, story: JobReport) -> int | None:
+    """The newest known step. A checkpoint of rank 0's generation can be newer than rank 0's last answer."""
+    step, g = (first.step, first.g) if first is not None and first.step is not None else (story.totals.step, 0)
+    saved = status.saved
+    if saved is None or saved.run != status.run or saved.g < g:
+        return step
+    return max(step or 0, saved.step)
+
+
 def _loss(first: WorkerSnapshot | None, points: Sequence[CurvePoint]) -> dict[str, float | None]:
-    """The newest loss, None if it is not finite; nothing if none was reported. A generation goes on reporting it."""
+    """The newest loss, None if it is not finite; empty if none was reported.
+
+    A stored point without a loss had one that is not finite if earlier points of its generation have a loss.
+    """
     if first is not None and "loss" in first.metrics:
         return {"loss": first.metrics["loss"]}
     known = next((point for point in reversed(points) if point.loss is not None), None)
@@ -125,7 +142,7 @@ def _state(status: JobStatus, story: JobReport) -> str:
     if status.go and pause is None:
         return "training"
     if status.go and pause is not None and pause.g > status.generation:
-        return "paused"  # The newest steps are old, and no other generation is made.
+        return "paused"  # The newest step is old, and no other generation is forming.
     return "recovering" if len(story.generations) > 1 else "starting"
 
 
@@ -144,17 +161,17 @@ def _node(node: NodeStatus, picture: JobOverview, silence: str) -> dict[str, Any
         "m_id": node.m_id,
         "state": str(node.state),
         "note": with_silence(node.note, silence),
-        "seats": node.tasks,
+        "tasks": node.tasks,
         "ranks": list(node.ranks),
     }
     if window is None:
-        return {**fields, "unasked": picture.unreachable.get(node.node, "")}
+        return {**fields, "unreachable": picture.unreachable.get(node.node, "")}
     return fields | {
         "g": window.g,
         "phase": window.state,
         "since": _moment(now, window.since_s),
         "lease_age_s": _short(window.lease_age_s),
-        "right_s": _short(window.run_deadline_s),
+        "lease_remaining_s": _short(window.lease_remaining_s),
         "waits": window.waits,
         "version": window.version,
         "imports": window.imports,
@@ -187,7 +204,7 @@ def _worker(worker: WorkerSnapshot, now: float) -> dict[str, Any]:
 
 
 def _gone(status: JobStatus, chapters: Sequence[GenerationReport]) -> list[dict[str, Any]]:
-    """The nodes that were in a generation and are not there any more; why the next one was made without them."""
+    """The nodes of former generations that are gone, and why the next generation was formed without them."""
     present = {node.node for node in status.nodes}
     gone: dict[str, dict[str, Any]] = {}
     for before, after in pairwise(chapters):
@@ -199,12 +216,12 @@ def _gone(status: JobStatus, chapters: Sequence[GenerationReport]) -> list[dict[
                 why = msgspec.to_builtins(after.why)
                 gone[node] = {"node": node, "g": before.g, "at": at, "why": why, "reason": after.reason}
     for node in chapters[-1].nodes if chapters else ():
-        gone.pop(node, None)  # It came back.
+        gone.pop(node, None)  # The node has returned.
     return list(reversed(gone.values()))[:GONE_MAX]
 
 
 def _generation(one: GenerationReport, names: dict[str, int]) -> dict[str, Any]:
-    """Nodes have long names and are in many generations: each is told once, and `names` has its place."""
+    """Nodes have long names and are in many generations: the page gets each name once, and its index here."""
     found: dict[str, Any] = msgspec.to_builtins(one)
     failure = found.pop("failure")
     found["failure"] = None if failure is None else {key: failure[key] for key in ("host", "rank", "role", "words")}
@@ -222,7 +239,7 @@ def _event(event: HistoryEvent) -> dict[str, Any]:
 
 
 def _rank_0(windows: Iterable[NodeSnapshot]) -> WorkerSnapshot | None:
-    """The newest start of rank 0 that any node tells of."""
+    """The newest rank 0 that any node reports."""
     found = (
         worker for window in windows for worker in window.workers if worker.index == 0 and worker.role is Role.WORKER
     )

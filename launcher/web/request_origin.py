@@ -14,7 +14,7 @@ HOST: Final = re.compile(
 )
 """The header `Host`: a name, an IPv4 address or an IPv6 address in brackets, and a port or none."""
 OWN: Final = ("same-origin", "none")
-"""The header `Sec-Fetch-Site` when the page itself asks, or a person has typed its address."""
+"""Values of the header `Sec-Fetch-Site` if the page itself sends the request, or a user has typed its address."""
 
 
 def host_of(header: str) -> str:
@@ -30,10 +30,10 @@ def host_of(header: str) -> str:
 
 
 def is_of_another_site(headers: Mapping[str, str], *, document: bool) -> bool:
-    """Tell whether a page of another site made a browser send this request.
+    """Return whether a page of another site made a browser send this request.
 
-    A person who follows a link to a `document` of ours sends that request, not the other page. Browsers send these
-    headers only over HTTPS and to loopback addresses; other programs do not send them.
+    If a user follows a link to one of our documents (`document`), the user sends that request, not the other page.
+    Browsers send these headers only over HTTPS and to loopback addresses; other programs do not send them.
     """
     if headers.get("Sec-Fetch-Site", "none") in OWN:
         return False

@@ -1,8 +1,8 @@
-"""Serves the page to browsers: the document, a job as it changes, logs and stacks, and orders for who has the token.
+"""Serves the dashboard to browsers: the document, live updates, logs, stack traces and, with the token, actions.
 
-A page of another origin gets nothing: the header `Host` must name this machine as it was told (a name of somebody
-else that leads here does not), a browser must not say that another site asks (`launcher.web.request_origin`), answers
-allow no other origin to read them, and an order needs the token and an `Origin` that is this one. The limits on
+Pages of other origins get nothing. The header `Host` must be a name or address that this server listens under, so DNS
+rebinding fails; requests that a browser marks as those of another site are rejected (`launcher.web.request_origin`);
+no response allows another origin to read it; an action needs the token and this server's `Origin`. The limits on
 connections are those of `launcher.net.http_server`.
 """
 
@@ -32,28 +32,28 @@ from launcher.web.job_feed import JobFeed, JobFeeds, TooManyJobs
 from launcher.web.request_origin import LOOPBACK, host_of, is_of_another_site
 
 LIMITS: Final = ServerLimits(
-    connections=64,  # Beside the pages that are open: a browser has six to one server, and asks for little.
-    header_s=5.0,  # A browser connects a moment before somebody presses a link, and connects again if it waited longer.
-    answer_s=60.0,  # The stacks of a worker can take half of that.
+    connections=64,  # In addition to open pages: a browser has six to one server, and few requests.
+    header_s=5.0,  # Browsers connect ahead of a click, and reconnect if the server has closed the connection meanwhile.
+    answer_s=60.0,  # The stack traces of a worker can take half of that.
     line_bytes=8190,
-    field_bytes=8190,  # Browsers send the cookies of everything else on localhost.
+    field_bytes=8190,  # Browsers send the cookies of all other servers on localhost.
     fields=64,
 )
 ORDER_S: Final = 5.0
-"""From the header of an order to the end of its body."""
+"""From the header of an action to the end of its body."""
 BROWSERS_MAX: Final = 16
-"""Pages that are open at the same time; each gets what changes."""
+"""Pages that are open at the same time, each with live updates."""
 SLOW_S: Final = 10.0
-"""A browser that takes nothing for so long is cut off; a page that still lives connects again."""
+"""A browser that reads nothing for this time is disconnected; a page that is still open reconnects."""
 LIST_EVERY_S: Final = 2.0
-"""So often all jobs are read at most."""
+"""The list of all jobs is read at most once in this time."""
 QUIET_S: Final = 10.0
-"""When nothing changes, a sign of life comes once in so long."""
+"""Interval of heartbeats to a page while nothing changes."""
 QUESTIONS_MAX: Final = 8
-"""Logs and stacks that are asked for at the same time."""
+"""Requests for logs and stack traces that are served at the same time."""
 STREAM: Final = "text/event-stream"
 AGAIN_MS: Final = 2000
-"""A page that got no place, or whose job does not exist, asks again after this time."""
+"""A page without a place, or without a job, retries after this time."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -61,9 +61,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class PageServer:
     """Listens until it is closed."""
 
-    def __init__(self, lives: JobFeeds, only: str, token: str) -> None:
-        """`only`: this job alone; `token` "": only look."""
-        self._feeds = lives
+    def __init__(self, feeds: JobFeeds, only: str, token: str) -> None:
+        """`only`: serve this job alone; `token`: allow actions with it, "" for none."""
+        self._feeds = feeds
         self._only = only
         self._token = token
         self._names = LOOPBACK
@@ -78,10 +78,10 @@ class PageServer:
         self._orders: set[asyncio.Task[str]] = set()
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
-        """Listen there; where exactly. Raises `OSError`."""
+        """Listen; return the address and the port. Raises `OSError`."""
         self._names = LOOPBACK if host in LOOPBACK else LOOPBACK | {_named(host), socket.gethostname().lower()}
         self._any_address = is_any(host)
-        document({})  # This reads its files now: later there may be no descriptor for them.
+        document({})  # Read its files now: later the process may have no descriptor left.
         app = web.Application(middlewares=[self._guarded], client_max_size=ORDER_BYTES_MAX)
         app.on_response_prepare.append(_add_headers)
         app.add_routes(
@@ -104,27 +104,27 @@ class PageServer:
             own.request_handler,
             LIMITS,
             partial(write_stderr_line, who=WHO),
-            "an answer of the page",
+            "a response of the page",
             request_factory=own.request_factory,
         )
         return self._server.listen(host, port)
 
     async def close(self) -> None:
-        """Listen no more, and hang up."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             await self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
-    # --- who may ask ------------------------------------------------------------------------------------------------
+    # --- access -----------------------------------------------------------------------------------------------------
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        name = host_of(request.headers.get("Host", ""))  # The port may be another one, of a tunnel.
+        name = host_of(request.headers.get("Host", ""))  # The port may be that of a tunnel.
         if name not in self._names and not (self._any_address and as_ip(name) is not None):
-            return refused(403, "this server does not answer under that name; use the address that it was told")
+            return refused(403, "this server does not answer under that name; use the one that elastic-ctl ui printed")
         if is_of_another_site(request.headers, document=not request.path.startswith("/api/")):
-            return refused(403, "this server answers no page of another site")
+            return refused(403, "this server rejects requests of other sites")
         named = request.match_info.get("job", "")
         if named and (JOB_ID.fullmatch(named) is None or self._only not in ("", named)):
             return refused(404, "there is no such job here")
@@ -140,19 +140,19 @@ class PageServer:
             return refused(409, str(error))
 
     def _may_order(self, request: web.Request) -> str:
-        """Why whoever asks may not give orders; "" if it may."""
+        """Return why a request may not act; "" if it may."""
         if not self._token:
-            return "this page only looks; start elastic-ctl ui with --allow_orders"
+            return "this page is read-only; start elastic-ctl ui with --allow-actions"
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._token.encode()):
             return "the token is missing or wrong; open the page with the address that elastic-ctl ui printed"
         if request.headers.get("Origin", "") != f"http://{request.headers.get('Host', '')}":
-            return "an order must come from the page itself"
+            return "an action must come from the page itself"
         if request.content_type != "application/json":
-            return "an order is one JSON object"
+            return "an action must be a JSON object"
         return ""
 
-    # --- what is answered -------------------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------------------------
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         job_id = request.match_info.get("job", self._only)
@@ -162,8 +162,8 @@ class PageServer:
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         if self._only:
-            raise web.HTTPNotFound(reason="this server shows one job")
-        async with self._listing:  # Many who ask in the same moment get the same list.
+            raise web.HTTPNotFound(reason="this server shows a single job")
+        async with self._listing:  # Simultaneous requests get the same list.
             if time.monotonic() >= self._listed_at + LIST_EVERY_S:
                 self._list = await jobs(self._feeds.store, self._feeds.key_prefix)
                 self._listed_at = time.monotonic()
@@ -179,12 +179,12 @@ class PageServer:
             return web.Response(body=message(live.sections, {}), content_type="application/json")
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        """All sections, then those that change, as server-sent events, until the browser goes or is too slow."""
+        """Send all sections, then those that change, as server-sent events, until the browser leaves or is too slow."""
         job_id = request.match_info["job"]
         if (nothing := await self._feeds.absence_document(job_id)) is not None:
             return _once(nothing)
         if self._open >= BROWSERS_MAX:
-            return _once({"full": f"{BROWSERS_MAX} pages are open already: close one, and this one goes on"})
+            return _once({"full": f"{BROWSERS_MAX} pages are open already: close one, and this page connects"})
         self._open += 1
         try:
             async with self._feeds.of(job_id) as live:
@@ -231,32 +231,32 @@ class PageServer:
             async with asyncio.timeout(ORDER_S):
                 order = await request.read()
         except TimeoutError:
-            return refused(408, f"an order must be complete within {ORDER_S:g} s")
+            return refused(408, f"an action must be complete within {ORDER_S:g} s")
         job = self._feeds.job(request.match_info["job"])
         task = asyncio.create_task(carry_out(job, order), name="order")
-        self._orders.add(task)  # A browser that goes meanwhile does not leave half of it done.
+        self._orders.add(task)  # It completes even if the browser leaves meanwhile.
         task.add_done_callback(self._ordered)
         return _json(200, {"said": await asyncio.shield(task)})
 
     def _ordered(self, task: asyncio.Task[str]) -> None:
         self._orders.discard(task)
         if not task.cancelled():
-            task.exception()  # If the browser is still there, it gets this.
+            task.exception()  # A browser that is still connected has received it.
 
 
 def message(sections: Mapping[str, bytes], known: Mapping[str, bytes]) -> bytes:
-    """The sections that are not known yet, as one JSON object in one line."""
+    """Return the sections that differ from `known`, as one JSON object in one line."""
     new = (f'"{name}":'.encode() + made for name, made in sections.items() if known.get(name) is not made)
     return b"{" + b",".join(new) + b"}"
 
 
 def refused(status: int, why: str) -> web.Response:
-    """Why there is no answer."""
+    """Return a response with an error message."""
     return _json(status, {"error": why})
 
 
 def _once(sections: Mapping[str, object]) -> web.Response:
-    """Have a page show this, and ask again."""
+    """Send a page these sections once; it retries after `AGAIN_MS`."""
     said = b"retry: %d\ndata: %b\n\n" % (AGAIN_MS, msgspec.json.encode(sections))
     return web.Response(body=said, content_type=STREAM)
 
@@ -266,7 +266,7 @@ def _json(status: int, value: object) -> web.Response:
 
 
 def _named(listens: str) -> str:
-    """The host that a server listens at, as `host_of` writes it; a header never has the zone of an address."""
+    """The host that a server listens on, as `host_of` writes it; a header never has the zone of an address."""
     host = listens.partition("%")[0]
     return str(as_ip(host) or host.lower())
 

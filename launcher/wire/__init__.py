@@ -1,1 +1,1 @@
-"""The messages between agents, and between operators and agents, as values and lines of text (pure)."""
+"""The messages between agents, and between status clients and agents, as values and lines of text (pure)."""

@@ -1,21 +1,21 @@
-"""What an operator asks one agent, and what it answers, as values and lines (pure).
+"""The queries of a status client and the answers of an agent, as values and lines (pure).
 
-    agent                                         asker
-    elastic-launch 4 <job> <node> <nonce>   ──►                   as to everybody that connects
+    agent                                         client
+    elastic-launch 4 <job> <node> <nonce>   ──►                   the greeting for every client
     (`launcher.wire.link_messages`)
-                                            ◄──  InspectRequest   it makes no link
+                                            ◄──  InspectRequest   asks for status, not for a link
     Proof                                   ──►                   that the agent knows the job's secret
-                                            ◄──  Proof            that the asker knows it, too
+                                            ◄──  Proof            that the client knows it too
     InspectWelcome                          ──►
-                                            ◄──  Now, Log, Stacks     one question, then the next
+                                            ◄──  Now, Log, Stacks     one query, then the next
     Snapshot                                ──►
     LogStart, LogPiece …, LogEnd            ──►
     StackText                               ──►
     Refusal                                 ──►             instead of any answer: why there is none
 
-An asker can only read. Its proof has a role of its own: with it nobody passes for an agent, and no agent's proof opens
-a window. A question is one line of JSON of at most `QUESTION_MAX` bytes, an answer one of at most `ANSWER_MAX`.
-`LinkError` says that a line is none.
+A client can only read. Its proof covers its role: a client cannot pass for an agent with it, and an agent's proof does
+not authenticate a client. A query is one line of JSON of at most `QUESTION_MAX` bytes, an answer one of at most
+`ANSWER_MAX`. `LinkError` is raised for any other line.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from launcher.net.lines import LINE_MAX
 from launcher.wire.link_messages import read_line
 
 QUESTION_MAX: Final = LINE_MAX
-"""Bytes of a question with its end."""
+"""Maximum bytes of a query with its line end."""
 ANSWER_MAX: Final = 64 << 10
-"""Bytes of an answer with its end; asyncio reads no longer line by default."""
+"""Maximum bytes of an answer with its line end; asyncio's default limit of a line."""
 PIECE_BYTES: Final = 32 << 10
-"""Bytes of a log in one answer, where they take a third more."""
+"""Bytes of a log in one answer; base64 adds a third."""
 LINES_MAX: Final = 100_000
-"""More lines of a log nobody asks for; an agent has the newest 256 kB of a start in any case."""
+"""Maximum lines of a log that a query asks for; an agent retains only the newest 256 kB of a start."""
 WORDS_MAX: Final = 1000
-"""Characters of a text in an answer."""
+"""Maximum characters of a text in an answer."""
 METRICS_MAX: Final = 16
-"""So many metrics of a worker are told."""
+"""Maximum number of metrics of a worker."""
 SILENT_MAX: Final = 16
-"""Silent nodes in a snapshot, and evicted hosts."""
+"""Maximum number of silent nodes in a snapshot, and of evicted hosts."""
 STACKS_BYTES: Final = 40_000
-"""Stacks that are longer are cut: JSON may need more for some signs."""
+"""Longer stack traces are truncated: JSON needs several bytes for some characters."""
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Stamp = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class WorkerState(StrEnum):
-    """What a worker does, as far as its agent knows."""
+    """The state of a worker, as far as its agent knows."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -69,12 +69,12 @@ class WorkerState(StrEnum):
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of a node, now.
+    """The state of one process of a node.
 
-    `index` is its rank, or the index of its seat. `detail` adds to the state: what it prepares, whom it waits for, how
-    it ended. `since_s`: so long it has been so. `step` is the last that it reported, `step_age_s` how long ago; `rate`
-    are steps per second lately, `rate_g` since the first report of generation `g`. None: that is not known. `code` is
-    the exit code, or minus the signal. `log` is a path on its host.
+    `index` is its rank, or the index of its task. `detail` adds to the state: what it prepares, what it waits for, how
+    it ended. `since_s` is the duration of the state. `step` is the last reported step, `step_age_s` its age; `rate` are
+    recent steps per second, `rate_g` since the first report of generation `g`. None: unknown. `code` is the exit code,
+    or minus the signal. `log` is a path on its host.
     """
 
     role: Role
@@ -102,7 +102,7 @@ class SilentNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host whose node `node` was evicted lately: its silence counts again in `counts_in_s`.
+    """A host whose node `node` was recently evicted: its silence counts again in `counts_in_s`.
 
     `returned`: the node has registered again, as far as the leader knows.
     """
@@ -114,15 +114,16 @@ class EvictedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
-    """One node, now, as its agent knows it.
+    """The state of one node, as its agent knows it.
 
-    `g` is the newest generation that it knows, `m_id` its place there, None if it has none. `state` says in words what
-    the node does, for `since_s`. `lease_age_s` counts from the last good refresh, `right_s` is left of its right to
-    run; None while it has none. `waits` is the sentence that says what it waits for, "" if it does not. `workers` are
-    those of the newest start, also when they have ended; `more` of them found no room. `silent` are the watched nodes
-    from which nothing was received for longer than their timeout; the leader watches all nodes, and those that would
-    lead next watch the leader. `evicted` are hosts whose silence does not count yet. `imports` says
-    which modules of the script its workers find loaded, and which were left out and why; "" while none was learned.
+    `g` is the newest generation that it knows, `m_id` its place there, None if it has none. `state` says what the node
+    does, for `since_s`. `lease_age_s` is the time since the lease was renewed, `lease_remaining_s` the time for which
+    the node may still run workers if no renewal succeeds; both are None without a lease. `waits` is a sentence about
+    what the node waits for, "" if it does not wait. `workers` are those of the newest start, including workers that
+    have ended; `more` of them did not fit. `silent` are the watched nodes from which nothing was received for longer
+    than their timeout; the leader watches all nodes, and its next successors watch the leader. `evicted` are hosts
+    whose silence does not count yet. `imports` lists the modules of the script that its workers find loaded, and those
+    that were left out, with the reason; "" while none was learned.
     """
 
     job_id: str
@@ -136,7 +137,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     state: str
     since_s: float
     lease_age_s: float | None
-    run_deadline_s: float | None = msgspec.field(name="right_s")
+    lease_remaining_s: float | None
     waits: str
     workers: tuple[WorkerSnapshot, ...] = ()
     more: int = 0
@@ -145,16 +146,17 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     imports: str = ""
 
 
-class StatusQuestion(msgspec.Struct, frozen=True, tag="now"):
-    """How does this node stand? Answered by `NodeSnapshot`."""
+class StatusQuestion(msgspec.Struct, frozen=True, tag="status"):
+    """Requests the state of the node. Answered by `NodeSnapshot`."""
 
 
 class LogQuestion(msgspec.Struct, frozen=True, tag="log"):
-    """What has a process written? Answered by `LogStart`, any number of `LogPiece`, and `LogEnd`.
+    """Requests the log of a process. Answered by `LogStart`, any number of `LogPiece`, and `LogEnd`.
 
-    Of the starts that the agent still has, those after the one of generation `g` and roster revision `rev` are told, at
-    most the last `lines` lines of them. With an `offset` that one is told, too, from there on, and all after it.
-    `follow`: and what comes, until the newest of these starts has ended.
+    The answer has the retained starts after the one of generation `g` and cluster spec revision `rev`, at most the last
+    `lines` lines of them. With an `offset` it also has that start, from this byte on. `follow`: it continues with new
+    output until the newest of these starts has ended. With `since_s` and without an `offset`, it has only the lines of
+    the last `since_s` seconds.
     """
 
     role: Role
@@ -164,10 +166,11 @@ class LogQuestion(msgspec.Struct, frozen=True, tag="log"):
     g: Stamp = 0
     rev: Stamp = 0
     offset: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    since_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
 class StacksQuestion(msgspec.Struct, frozen=True, tag="stacks"):
-    """Where is a process just now? Answered by `StackText`."""
+    """Requests the stack traces of a process. Answered by `StackText`."""
 
     role: Role
     index: Index
@@ -176,20 +179,20 @@ class StacksQuestion(msgspec.Struct, frozen=True, tag="stacks"):
 InspectQuestion = StatusQuestion | LogQuestion | StacksQuestion
 
 
-class InspectWelcome(msgspec.Struct, frozen=True, tag="shown"):
-    """The agent has taken the asker's proof."""
+class InspectWelcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The agent has accepted the client's proof."""
 
 
 class LogStart(msgspec.Struct, frozen=True, tag="log start"):
-    """Where the whole log is: a path on the node's host."""
+    """The path of the whole log on the node's host."""
 
     path: str
 
 
 class LogPiece(msgspec.Struct, frozen=True, tag="log piece"):
-    """Bytes of a log as they are (in JSON: base64), after `missing` that the agent does not have any more.
+    """Unchanged bytes of a log (in JSON: base64), after `missing` bytes that the agent no longer has.
 
-    They are of the start of generation `g` and roster revision `rev`, and end at its byte `offset`.
+    They belong to the start of generation `g` and cluster spec revision `rev`, and end at its byte `offset`.
     """
 
     data: bytes
@@ -200,9 +203,9 @@ class LogPiece(msgspec.Struct, frozen=True, tag="log piece"):
 
 
 class LogEnd(msgspec.Struct, frozen=True, tag="log end"):
-    """Nothing more comes. The newest start that was told is that of generation `g` and roster revision `rev`.
+    """The end of the answer. Its newest start is that of generation `g` and cluster spec revision `rev`.
 
-    `over`: it has ended, and this is all that there will ever be of it. Both are 0 if there was none to tell.
+    `over`: this start has ended, and its log is complete. Both numbers are 0 if there was no start.
     """
 
     g: Stamp
@@ -211,14 +214,14 @@ class LogEnd(msgspec.Struct, frozen=True, tag="log end"):
 
 
 class StackText(msgspec.Struct, frozen=True, tag="stack text"):
-    """The stacks of all threads of a process, and how they were had."""
+    """The stack traces of all threads of a process, and how they were obtained."""
 
     text: str
     how: str
 
 
 class InspectRefusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """There is no answer to this, and why: one line for people. `later`: there will be, once somebody else has gone."""
+    """Why the agent does not answer a query, as one line. `later`: a retry can succeed once another client is gone."""
 
     why: str
     later: bool = False
@@ -231,17 +234,17 @@ _ANSWERS: msgspec.json.Decoder[InspectAnswer] = msgspec.json.Decoder(InspectAnsw
 
 
 def question_line(question: InspectQuestion) -> bytes:
-    """Write a question as one line."""
+    """Encode a query as one line."""
     return msgspec.json.encode(question) + b"\n"
 
 
 def read_question(line: bytes) -> InspectQuestion:
-    """Read a question, without its end. Raises `LinkError` for anything else."""
-    return read_line(_QUESTIONS, line, "a question")
+    """Decode a query, without its line end. Raises `LinkError` for anything else."""
+    return read_line(_QUESTIONS, line, "a query")
 
 
 def answer_line(answer: InspectAnswer) -> bytes:
-    """Write an answer as one line of at most `ANSWER_MAX` bytes; of a snapshot what finds room."""
+    """Encode an answer as one line of at most `ANSWER_MAX` bytes; a large snapshot is reduced to fit."""
     line = msgspec.json.encode(answer) + b"\n"
     if len(line) <= ANSWER_MAX or not isinstance(answer, NodeSnapshot):
         return line
@@ -253,5 +256,5 @@ def answer_line(answer: InspectAnswer) -> bytes:
 
 
 def read_answer(line: bytes) -> InspectAnswer:
-    """Read an answer, without its end. Raises `LinkError` for anything else."""
+    """Decode an answer, without its line end. Raises `LinkError` for anything else."""
     return read_line(_ANSWERS, line, "an answer")

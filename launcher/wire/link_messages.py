@@ -1,22 +1,22 @@
-"""What two agents say to each other over a link, as values and lines (pure).
+"""The messages of two agents over a link, as values and lines (pure).
 
     listener                                     dialler
-    elastic-launch 4 <job> <node> <nonce>   ──►                who listens here: for everybody that connects
-                                            ◄──  LinkRequest   who dials, and its nonce
+    elastic-launch 4 <job> <node> <nonce>   ──►                the greeting for every client
+                                            ◄──  LinkRequest   the dialler's node and nonce
     Proof                                   ──►                that the listener knows the job's secret
-                                            ◄──  Proof         that the dialler knows it, too
+                                            ◄──  Proof         that the dialler knows it too
     Admitted                                ──►                the link is up
     Heartbeat, Pong, Vouch, Tried, Bye      ◄─►  Heartbeat, Ping, Granted, Try, Bye; the leader: WaitTold
 
-Instead of `LinkRequest` an operator's command sends `InspectRequest`. After the proofs it goes on as
-`launcher.wire.inspect_messages` says.
+A status client sends `InspectRequest` instead of `LinkRequest`. After the proofs, `launcher.wire.inspect_messages`
+applies.
 
-The proofs (`elastic.auth.handshake`) cover the purpose, the job, both node ids and both nonces. What is said afterwards
-is not signed: who can write into a TCP connection of two agents can also close it, which costs one needless restart at
-most.
+The proofs (`elastic.auth.handshake`) cover the purpose, the job, both node IDs and both nonces. Later messages are not
+signed: an attacker that can write into a TCP connection of two agents can also close it, which costs at most one
+unnecessary restart.
 
-Every message is one line of JSON of at most `LINE_MAX` bytes. `LinkError` says that a line is none; it ends the
-connection, nothing else.
+Every message is one line of JSON of at most `LINE_MAX` bytes. Any other line raises `LinkError`, which only closes the
+connection.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from elastic.auth import handshake
 
 PROTOCOL = "elastic-launch"
 VERSION = 4
-"""Of the listener's line. A listener that makes no links (yet) sends 1, which has no nonce."""
+"""The version in the listener's greeting. A listener that accepts no links (yet) sends 1, which has no nonce."""
 NAME_MAX = 300
-"""Characters of a job id or a node id."""
+"""Maximum characters of a job ID or a node ID."""
 GRANT_MAX_S = 86_400.0
-"""No vouch is longer than a day."""
+"""Maximum duration of a vouch: a day."""
 WAIT_BYTES = 400
-"""Of the sentence that says what is waited for; in JSON it may need twice as many."""
+"""Maximum bytes of the sentence about a wait; JSON may need twice as many."""
 WAIT_CODE_MAX = 40
 TIMES_MAX = 4
-"""Times that such a sentence counts down."""
+"""Maximum number of times that such a sentence counts down."""
 LEFT_MAX_S = 1e7
 EVERY_MAX_S = 3600.0
-"""No interval of heartbeats is longer."""
+"""Maximum interval of heartbeats."""
 TRY_MAX_S = 600.0
 """The longest time for which a node tries to reach a silent one."""
 
@@ -56,11 +56,11 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class LinkError(ValueError):
-    """A line that no agent says. The connection it came over is closed; nobody has to do anything."""
+    """A line that is not a valid message. Its connection is closed; no other action is needed."""
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """Who listens at an address. Without a nonce it makes no links (now), or speaks another version."""
+    """The job and node that listen at an address. Without a nonce it accepts no links now, or runs another version."""
 
     job_id: Name
     node: Name
@@ -76,13 +76,13 @@ class LinkRequest(msgspec.Struct, frozen=True, tag="link"):
 
 
 class Proof(msgspec.Struct, frozen=True, tag="proof"):
-    """That this side knows the secret: first the listener's, then that of the other side."""
+    """Proves that a side knows the secret: first the listener, then the other side."""
 
     mac: Mac
 
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
-    """The listener has taken the dialler's proof: the link is up."""
+    """The listener has accepted the dialler's proof: the link is up."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
@@ -92,16 +92,16 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """It is."""
+    """The answer to `Ping`."""
 
     n: Number
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     """The dialler is alive, and sends another one in `every_s` seconds; the listener answers at once with the same.
 
-    `unheard`: the dialler does not hear the listener any more. Such a heartbeat does not count: packets come through in
-    one direction only.
+    `unheard`: the dialler no longer receives anything from the listener. Such a heartbeat does not count: the network
+    works in one direction only.
     """
 
     every_s: Annotated[float, msgspec.Meta(gt=0.0, le=EVERY_MAX_S)]
@@ -119,21 +119,21 @@ class Try(msgspec.Struct, frozen=True, tag="try"):
 
 
 class Tried(msgspec.Struct, frozen=True, tag="tried"):
-    """Whether the listener has reached that node."""
+    """Reports whether the listener could connect to that node."""
 
     n: Number
     reached: bool
 
 
 class Vouch(msgspec.Struct, frozen=True, tag="vouch"):
-    """The listener asks the dialler for the right to run generation `g`. Answered by `VouchGranted`."""
+    """The listener asks the dialler to extend its lease for generation `g`. Answered by `VouchGranted`."""
 
     n: Number
     g: Number
 
 
 class VouchGranted(msgspec.Struct, frozen=True, tag="granted"):
-    """So many seconds, counted from the sending of that `Vouch`; 0.0 is no."""
+    """The granted seconds, counted from the sending of the `Vouch`; 0.0: refused."""
 
     n: Number
     g: Number
@@ -141,10 +141,10 @@ class VouchGranted(msgspec.Struct, frozen=True, tag="granted"):
 
 
 class WaitTold(msgspec.Struct, frozen=True, tag="wait"):
-    """The dialler, which leads, says what the listener waits for; nobody answers.
+    """The dialler, as the leader, sends what the listener waits for; there is no answer.
 
-    `code` is the name of an `elastic.core.membership.decision.Reason`. In the place of each `COUNTED` of the text
-    (`elastic.core.text`) comes one of the seconds that were `left` at the sending.
+    `code` is the name of an `elastic.core.membership.decision.Reason`. Each `COUNTED` in the text
+    (`elastic.core.text`) stands for one of the times that were `left`, in seconds, when the message was sent.
     """
 
     code: Annotated[str, msgspec.Meta(max_length=WAIT_CODE_MAX)]
@@ -153,11 +153,11 @@ class WaitTold(msgspec.Struct, frozen=True, tag="wait"):
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
-    """This end closes in order: it is no sign of a death."""
+    """A goodbye: this side closes the link on purpose, which is no proof of a death."""
 
 
-class InspectRequest(msgspec.Struct, frozen=True, tag="look"):
-    """Opens a connection that makes no link: an operator asks for the state of this node (`inspect_messages`)."""
+class InspectRequest(msgspec.Struct, frozen=True, tag="inspect"):
+    """Opens a connection of a status client, which makes no link (`inspect_messages`)."""
 
     nonce: Nonce
 
@@ -172,17 +172,17 @@ _MESSAGES: msgspec.json.Decoder[LinkMessage] = msgspec.json.Decoder(LinkMessage)
 
 
 def encode(message: LinkMessage) -> bytes:
-    """Write a message as one line."""
+    """Encode a message as one line."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def decode(line: bytes) -> LinkMessage:
-    """Read a line, without its end. Raises `LinkError` for anything else than a message."""
+    """Decode a line, without its line end. Raises `LinkError` if it is not a message."""
     return read_line(_MESSAGES, line, "a message")
 
 
 def read_line(decoder: msgspec.json.Decoder[T], line: bytes, what: str) -> T:
-    """Read a line, without its end. `LinkError` says that it is not `what`."""
+    """Decode a line, without its line end. Raises `LinkError` if it is not `what`."""
     try:
         return decoder.decode(line)
     except UNREADABLE as error:
@@ -190,7 +190,7 @@ def read_line(decoder: msgspec.json.Decoder[T], line: bytes, what: str) -> T:
 
 
 def wait_told(code: str, text: str, left: Iterable[float]) -> WaitTold:
-    """The message for a sentence of any length; one that is too long ends with "…"."""
+    """Build the message for a sentence; one that is too long is truncated and ends with "…"."""
     data = "".join(one if one.isprintable() else " " for one in text).encode()
     if len(data) > WAIT_BYTES:
         data = data[: WAIT_BYTES - 3].decode(errors="ignore").encode() + "…".encode()
@@ -199,7 +199,7 @@ def wait_told(code: str, text: str, left: Iterable[float]) -> WaitTold:
 
 
 def greeting_line(greeting: Greeting) -> bytes:
-    """Write the listener's first line."""
+    """Encode the listener's first line."""
     words = [PROTOCOL, "1", greeting.job_id, greeting.node]
     if greeting.nonce is not None:
         words = [PROTOCOL, str(VERSION), greeting.job_id, greeting.node, greeting.nonce]
@@ -207,7 +207,7 @@ def greeting_line(greeting: Greeting) -> bytes:
 
 
 def read_greeting(line: bytes) -> Greeting:
-    """Read the listener's first line, without its end; of a later version at least who it is.
+    """Decode the listener's first line, without its line end; of a later version at least its job and node.
 
     Raises `LinkError` for anything else.
     """
@@ -215,18 +215,18 @@ def read_greeting(line: bytes) -> Greeting:
     version = int(words[1]) if len(words) > 3 and words[1].isascii() and words[1].isdigit() else 0
     fits = len(words) == 4 if version == 1 else len(words) == 5 if version == VERSION else len(words) > 4
     if words[0] != PROTOCOL or version < 1 or not fits:
-        raise LinkError("something that is not elastic-launch answers there")
+        raise LinkError("the process that answers there is not elastic-launch")
     known = version in (1, VERSION)
     nonce = words[4] if version == VERSION else None
     fields = {"job_id": words[2], "node": words[3], "nonce": nonce, "other_version": not known}
     try:
         return msgspec.convert(fields, Greeting)
     except UNREADABLE as error:
-        raise LinkError("something that is not elastic-launch answers there") from error
+        raise LinkError("the process that answers there is not elastic-launch") from error
 
 
 def proofs(secret: str, listener: Greeting, request: Request) -> handshake.Proofs:
-    """The proofs that follow this greeting, which has a nonce, and this request."""
+    """Compute the proofs for this greeting, which has a nonce, and this request."""
     assert listener.nonce is not None
     purpose, dialler = handshake.Purpose.OPERATOR, ""
     if isinstance(request, LinkRequest):

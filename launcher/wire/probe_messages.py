@@ -1,7 +1,7 @@
-"""The question who can reach whom, as documents in the store (pure).
+"""The documents of a reachability probe in the store (pure).
 
-Somebody writes a probe. Every member that sees it tries to reach every other one and answers. Neither is part of what
-the job stands on: a document that does not fit is left out.
+`elastic-ctl doctor` writes a probe. Every member that reads it tries to connect to every other one and writes an
+answer. The job depends on neither: invalid documents are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from elastic.errors import DocumentError
 
 WORDS_MAX = 300
 UNREACHED_MAX = 1000
-"""An answer names no more nodes than this; it stays far below what a store takes."""
+"""Maximum nodes that an answer names; its size stays far below the limit of etcd."""
 BYTES_MAX = 1_000_000
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8,32}\Z")]
@@ -23,7 +23,7 @@ Words = Annotated[str, msgspec.Meta(max_length=WORDS_MAX)]
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One question. `at` is the asker's wall clock, seconds since the epoch, for people only."""
+    """One probe. `at` is the client's wall clock, seconds since the epoch, for display only."""
 
     id: Id
     at: float
@@ -37,7 +37,7 @@ class UnreachedMember(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """What one member found: how many others it reached, which not, and how many it had no time for."""
+    """The result of one member: the number of others it reached, those it did not, and the number of untried ones."""
 
     reached: Annotated[int, msgspec.Meta(ge=0)]
     unreached: tuple[UnreachedMember, ...] = ()
@@ -48,12 +48,12 @@ T = TypeVar("T", Probe, ProbeAnswer)
 
 
 def encode(document: Probe | ProbeAnswer) -> bytes:
-    """Write a document as compact JSON."""
+    """Encode a document as compact JSON."""
     return msgspec.json.encode(document)
 
 
 def read(value: bytes, kind: type[T]) -> T:
-    """Read a document of this kind; `DocumentError` says what does not fit."""
+    """Decode a document of this kind. Raises `DocumentError` if it is invalid."""
     if len(value) > BYTES_MAX:
         raise DocumentError(f"{len(value)} bytes are more than a probe or an answer may have")
     try:

@@ -1,7 +1,7 @@
-"""The fence around the checkpoint folder, put up by the node of rank 0 for each generation.
+"""The fence around the checkpoint directory, acquired by the node of rank 0 for each generation.
 
-It is put up in a thread that nobody waits for: a network disk may hang for longer than a lease lives, and this node
-must show all the while that it may run.
+A separate thread writes it, and the agent does not wait for that thread: a network disk may hang for longer than the
+lease TTL, and this node must renew its lease meanwhile.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from launcher.logs.logger import AgentLog
 
 PAUSE_S = 1.0
 TRIES_MAX = 30
-"""Workers start, and then wait for `folder.MARK_WAIT_S`. After that nobody asks for the mark."""
+"""Workers start, and then wait for `folder.MARK_WAIT_S`. After that no worker waits for the mark."""
 SLOW_S = 5.0
-"""A folder that has not answered by then is named: a start waits for it."""
+"""After this time the agent names the directory in a warning, because a start waits for it."""
 
 
 class CheckpointClaim:
-    """At most one at a time counts: that of the generation which runs."""
+    """At most one claim is active: that of the running generation."""
 
     def __init__(self, folder: Path, agent_log: AgentLog) -> None:
         """Nothing is claimed yet."""
@@ -32,15 +32,15 @@ class CheckpointClaim:
         self._claiming: asyncio.Task[None] | None = None
 
     def begin(self, mark: str) -> None:
-        """From soon on only the generation of `mark`, `<incarnation>/<g>`, writes there; its workers wait for that.
+        """Claim the directory in the background for the generation of `mark`, `<incarnation>/<g>`; its workers wait.
 
-        A folder that cannot be written now may be mended before the workers ask for the mark: it is tried again.
+        If the directory is not writable now, the claim is retried: a user may repair it before the workers need it.
         """
         self.end()
         self._claiming = asyncio.get_running_loop().create_task(self._claim(mark))
 
     def end(self) -> None:
-        """Try no more: its workers are gone. A claim that still comes through is overtaken by the next one's."""
+        """Stop retrying: the workers have exited. A claim that succeeds later is replaced by the next generation's."""
         if self._claiming is not None:
             self._claiming.cancel()
 
@@ -51,29 +51,29 @@ class CheckpointClaim:
             await asyncio.wait({answer}, timeout=SLOW_S)
             if not tries and not answer.done():
                 warning(
-                    f"the checkpoint folder {self._folder} has not answered for {SLOW_S:g} s; workers that restore "
+                    f"the checkpoint folder {self._folder} has not responded for {SLOW_S:g} s; workers that restore "
                     "wait for it"
                 )
             result = await answer
             if isinstance(result, str):
                 break
             if not tries or isinstance(result, CheckpointFenced):
-                warning(f"the checkpoint folder is not guarded: {result}")
+                warning(f"the checkpoint folder is not fenced: {result}")
             if isinstance(result, CheckpointFenced):
                 return
             await asyncio.sleep(PAUSE_S)
         else:
             return
         if tries:
-            warning("the checkpoint folder is guarded now")
+            warning("the checkpoint folder is fenced now")
         if result:
             warning(
-                f"another job ({result}) had claimed the checkpoint folder, and this one takes it back: they mix "
-                "their checkpoints; give each job a --checkpoint_dir of its own"
+                f"another job ({result}) had claimed the checkpoint folder, and this job claims it again: the two mix "
+                "their checkpoints; give each job a separate --checkpoint-dir"
             )
 
     def _try(self, mark: str) -> asyncio.Future[str | CheckpointError]:
-        """The job that had the folder, or the error: in a thread of its own."""
+        """Return, from a separate thread, the job that had the directory, or the error."""
         answer: Future[str | CheckpointError] = Future()
         answer.set_running_or_notify_cancel()  # So that the end of a wait for it does not cancel it.
 

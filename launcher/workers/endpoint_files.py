@@ -1,4 +1,4 @@
-"""Where everybody is, as files: for people, for workers, and for those of a parameter-server job."""
+"""The endpoints of all processes as files: for users, for workers, and for processes of a parameter-server job."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from launcher.workers.ps_environment import cluster_spec_document
 
 
 class EndpointFiles:
-    """Writes them for each generation, and each revision of its roster.
+    """Writes the endpoint files for each generation, and the cluster spec file for each of its revisions.
 
-    Workers have a list of their own, in the private folder: their start waits for no disk of logs.
+    Workers read a separate list in the private directory, so that their start does not wait for the disk of the logs.
     """
 
     def __init__(self, log_dir: Path, private: Path, sink: LogSink, agent_log: AgentLog) -> None:
@@ -29,26 +29,24 @@ class EndpointFiles:
         self._agent_log = agent_log
 
     def write(self, generation: Generation) -> None:
-        """Write down where everybody is now. What cannot be written is said."""
+        """Write the endpoints of a generation. A file that cannot be written is reported in a warning."""
         endpoints, servers = _endpoints(generation)
         self._sink.put(WriteEndpoints(self.logs, generation.g, tuple(endpoints), tuple(servers)), "endpoints.log")
         try:
             endpoint_list_writer.write_lists(self._private, generation.g, endpoints, servers)
         except OSError as error:
             self._agent_log.warning(
-                f"{self._private} cannot be written ({error.strerror}); workers have no list of endpoints"
+                f"cannot write {self._private} ({error.strerror}); workers have no list of endpoints"
             )
         if isinstance(generation, ClusterSpec):
             try:
                 replace_file(self.roster_file, cluster_spec_document(generation))
             except OSError as error:
-                self._agent_log.warning(
-                    f"{self.roster_file} cannot be written ({error.strerror}); it may be out of date"
-                )
+                self._agent_log.warning(f"cannot write {self.roster_file} ({error.strerror}); it may be out of date")
 
 
 def _endpoints(generation: Generation) -> tuple[list[str], list[str]]:
-    """Where the workers are, in the order of their ranks, and where the servers are."""
+    """Return the endpoints of the workers in the order of their ranks, and those of the servers."""
     if isinstance(generation, ClusterSpec):
         found = [
             [join_host_port(one.host, one.port) for one in generation.task_assignments(role)]

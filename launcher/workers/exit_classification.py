@@ -1,4 +1,4 @@
-"""What an exit means, in words, and what is recorded of it (pure); its causes are in `failure_causes`."""
+"""What an exit means, in words, and what is recorded of it (pure); the causes are in `failure_causes`."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from launcher.workers.failure_causes import (
 from launcher.workers.reports.tracebacks import excerpt, uncaught_lines, without_noise
 
 Numbers = Mapping[str, object]
-"""What fills the words of a cause that was seen by watching."""
+"""Values for the words of a cause that was observed by a watcher."""
 GiveUp = Callable[[int, FailureCause, Mapping[int, Numbers]], None]
-"""Takes the generation, the cause, and the numbers of each worker that failed, by its local rank."""
+"""Takes the generation, the cause, and the values of each worker that failed, by its local rank."""
 
 TAIL_LINES = 20
-"""Lines of a log that are kept in the store and shown."""
+"""Lines of a log that are stored in etcd and shown."""
 
 _TERMINATE = "terminate called without an active exception"
-"""What C++ says when torch shuts down in disorder, after an error or without one."""
+"""Output of C++ when torch does not shut down cleanly, with or without an error."""
 _ASKED_FOR = ("KeyboardInterrupt", "SystemExit")
-"""Exceptions that end a script without anything being wrong with it."""
+"""Exceptions that end a script although nothing is wrong with it."""
 
 
 def describe(code: int, *, stopped: bool = False, asked: bool = False) -> str:
-    """An exit code, or minus a signal, in words.
+    """Describe an exit code, or minus a signal, in words.
 
-    `stopped`: we had signalled the worker ourselves; `asked`: it saved and left without a signal, as it was asked to.
+    `stopped`: the launcher had signalled the worker; `asked`: the worker saved and exited on request, without a signal.
     """
     if asked:
-        return "saved and left as it was asked to" + ("" if code == STOP_EXIT_CODE else f", {describe(code)}")
+        return "saved and exited as requested" + ("" if code == STOP_EXIT_CODE else f", {describe(code)}")
     if stopped:
         return _describe_stopped(code)
     if code < 0:
@@ -55,10 +55,10 @@ def describe(code: int, *, stopped: bool = False, asked: bool = False) -> str:
 
 
 def raised_exception(tail: Sequence[str]) -> str:
-    """The name of the exception with whose traceback a log ends, "" if it ends otherwise.
+    """Return the name of the exception with whose traceback a log ends, "" if it ends otherwise.
 
-    Python writes the traceback of an exception that nobody caught, and then takes a while to end. A script that says
-    something after it has caught it. torch's prefix of ranks, warnings and C++ frames do not count.
+    Python writes the traceback of an uncaught exception, and then takes a while to exit. A script that prints something
+    after it has caught it. torch's prefix of ranks, warnings and C++ frames do not count.
     """
     error, *after = uncaught_lines([line for line in tail if line != _TERMINATE]) or [""]
     name = error.partition(":")[0]
@@ -68,7 +68,7 @@ def raised_exception(tail: Sequence[str]) -> str:
 def stopped_while_ending(
     rank: int, code: int, log: str, lines: Sequence[str], *, role: Role = Role.WORKER
 ) -> WorkerExit | None:
-    """What is recorded of a worker that had failed on its own before we stopped it, None if it had not.
+    """Return the record of a worker that had failed on its own before the launcher stopped it, None if it had not.
 
     `lines` are the end of its log as it was before the signal.
     """
@@ -92,12 +92,12 @@ def worker_exit(
     unrecoverable: str = "",
     starting: bool = False,
 ) -> WorkerExit:
-    """All that is recorded of an exit.
+    """Return all that is recorded of an exit.
 
-    `lines`: the end of the log, best some thousand lines, for the exception and the signs. `recorded` is what torch's
-    @record wrote of the exception; it is preferred. The tail that is kept leaves C++ frames out, and has the exception
-    that ended the worker wherever it stands. `unrecoverable` is the worker's own word that each start would end like
-    this. `starting`: an error that keeps a script from starting counts as one.
+    `lines`: the end of the log, preferably some thousand lines, to search for the exception and for symptoms.
+    `recorded` is what torch's @record wrote of the exception; it is preferred. The recorded tail leaves C++ frames out,
+    and includes the exception that ended the worker wherever it is in the log. `unrecoverable` is the worker's own
+    message that each start would end like this. `starting`: an error that keeps a script from starting counts as one.
     """
     failed = code != 0 and not stopped and not asked
     recorded = recorded if failed else ()
@@ -128,9 +128,9 @@ def watched_exit(
     code: int = -STOP,
     role: Role = Role.WORKER,
 ) -> WorkerExit:
-    """What is recorded of a worker whose failure was seen by watching, and which is about to be stopped for that.
+    """Return the record of a worker that a watcher declared failed, and that the agent is about to stop for that.
 
-    `numbers` are for the words of the cause.
+    `numbers` are the values for the words of the cause.
     """
     return WorkerExit(
         rank=rank,
@@ -145,7 +145,7 @@ def watched_exit(
 
 
 def last_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """The lines of a log's end that are kept and shown."""
+    """Return the last lines of a log that are stored and shown."""
     return tuple((without_noise(lines) or list(lines))[-TAIL_LINES:])
 
 

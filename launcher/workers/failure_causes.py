@@ -1,10 +1,10 @@
-"""Every cause of a worker's failure that the launcher knows: how it is recognised, how it counts, its words (pure).
+"""Every cause of a worker failure that the launcher knows: how it is recognised, how it counts, its words (pure).
 
-A cause that a log or an exit code shows is one row here. So is one that is seen by watching: the watcher names the row
-and gives the numbers for its words (`exit_classification.watched_exit`).
+A cause that a log or an exit code shows is one row here. So is one that a watcher observes: the watcher names the row
+and gives the values for its words (`exit_classification.watched_exit`).
 
-The signs were provoked with torch 2.13 and gloo (a rank killed in an all-reduce, a barrier, a send, before and during
-the rendezvous; the store's host killed; a rank frozen) or come from PyTorch's and NCCL's own texts.
+The patterns were provoked with torch 2.13 and gloo (a rank killed in an all-reduce, a barrier, a send, before and
+during the rendezvous; the store's host killed; a rank frozen) or are quoted from PyTorch's and NCCL's own messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from elastic.core.text import SPLIT
 from launcher.workers.reports.tracebacks import uncaught_lines, without_noise
 
 SIGNS_LINES = 40
-"""Lines at the end of a log in which a sign counts; an error that the script overcame long ago is no sign."""
+"""Lines at the end of a log in which a pattern counts; an error that the script survived long ago does not."""
 STARTUP_MAX = 300
 """Characters of a startup error that are kept; its traceback is in the tail."""
 USAGE_CODE = 2
@@ -28,7 +28,7 @@ USAGE_CODE = 2
 
 _USAGE = re.compile(r"^usage: ", re.IGNORECASE)
 _CANNOT_START = re.compile(r"^(?:SyntaxError|IndentationError|TabError|ImportError|ModuleNotFoundError)(?::|$)")
-"""Exceptions of a script that python cannot read, or that needs what is not there."""
+"""Exceptions of a script that Python cannot parse, or that needs a module that is missing."""
 _LOST_PEER = r"""(?x)
       gloo/transport/.*(?:Connection\ (?:closed|reset|refused|timed\ out)|Broken\ pipe|(?:Read|Write)\ error|Timed\ out
                          |Application\ timeout|No\ route)
@@ -43,16 +43,16 @@ _LOST_PEER = r"""(?x)
     | received\ errors\ while\ waiting\ for\ send/recv\ from\ rank | failed\ to\ pass\ monitoredBarrier
 """
 _NOT_STARTED = r"(?:^|\n)elastic-launch: (?P<why>{} start [^\n]*)\Z"
-"""The last word of a process that did not become the worker's program (`launcher.nursery.spawn`)."""
+"""The last message of a process that did not become the worker's program (`launcher.nursery.spawn`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCause:
-    """One cause. `recognised` says how it is seen, for people; `words` say how the worker ended, instead of its code.
+    """One cause. `recognised` describes how it is detected; `words` say how the worker ended, instead of its code.
 
-    It is seen by the exit `code` (or minus the signal), or if the recent lines of the log have the pattern `says`. With
-    neither, another part of the launcher reports it. A failure of the machine has the `name` as `WorkerExit.why`, any
-    other none, unless the group `why` of the pattern or that report says more.
+    It is detected by the exit `code` (or minus the signal), or if the last lines of the log match the pattern `says`.
+    With neither, another part of the launcher reports it. An infrastructure failure has the `name` as `WorkerExit.why`,
+    any other none, unless the group `why` of the pattern or that report says more.
     """
 
     name: str
@@ -63,57 +63,57 @@ class FailureCause:
     says: str = ""
 
     def why(self, found: str = "") -> str:
-        """What people read of it in addition to the words."""
+        """Return what is shown in addition to the words."""
         return found or (self.name if self.failure.of_machine else "")
 
 
 HUNG = FailureCause(
     name="hung",
     failure=FailureClass.SCRIPT,
-    recognised="the worker has reported steps, and none for `--hang_timeout`",
-    words="no progress for {limit_s:g} s (--hang_timeout) after step {step}; {state}",
+    recognised="the worker has reported steps, and none for `--hang-timeout`",
+    words="no progress for {limit_s:g} s (--hang-timeout) after step {step}; {state}",
 )
 UNREACHED = FailureCause(
     name=SPLIT,
-    failure=FailureClass.SPLIT,
-    recognised="the worker waits for longer than `--reach_timeout`, and nodes cannot be reached from its machine",
-    words="it waited for longer than {limit_s:g} s (--reach_timeout), and {nodes} cannot be reached from here",
+    failure=FailureClass.PARTITION,
+    recognised="the worker has waited for longer than `--partition-timeout` while its host cannot reach some nodes",
+    words="stalled for more than {limit_s:g} s (--partition-timeout) while {nodes} could not be reached",
 )
-UNFORMED = FailureCause(  # Those of all nodes wait for each other, and nobody knows whose the fault is.
+UNFORMED = FailureCause(  # The workers of all nodes wait for each other, so the host at fault is unknown.
     name="no process group",
     failure=FailureClass.SECONDARY,
-    recognised="all workers had met, and 10 times `--reach_timeout` later their process group does not stand",
-    words="all workers had met, and {limit_s:g} s later (10 times --reach_timeout) their process group does not stand; "
-    "the ways between their ports may be closed",
+    recognised="all workers had joined, and 10 times `--partition-timeout` later their process group is not ready",
+    words="process group not ready {limit_s:g} s after all workers joined (10 × --partition-timeout); the workers' "
+    "ports may be blocked by a firewall",
 )
 NURSERY_DIED = FailureCause(
-    name="the nursery died",
+    name="the fork server died",
     failure=FailureClass.MACHINE,
-    recognised="the process that starts the workers died, and they were killed with it",
-    words="killed with its nursery",
+    recognised="the fork server died, and the workers were killed with it",
+    words="killed with its fork server",
 )
 RAISED = FailureCause(
     name="raised",
     failure=FailureClass.SCRIPT,
-    recognised="the log of a worker that had to be stopped ended with the traceback of an exception",
-    words="raised {exception}, and was stopped while it ended",
+    recognised="the agent had to stop a worker whose log already ended with the traceback of an exception",
+    words="raised {exception}, and was stopped while it exited",
 )
 UNRECOVERABLE = FailureCause(
     name="unrecoverable",
     failure=FailureClass.UNRECOVERABLE,
-    recognised="the library says so: a setting of it is wrong, or what is to be restored cannot be read",
+    recognised="the elastic library reports it: a setting of it is wrong, or the checkpoint to restore is unreadable",
 )
 STARTUP_ERROR = FailureCause(
     name="startup error",
     failure=FailureClass.STARTUP,
-    recognised="at the job's first start, before a process group: a syntax error, an import that fails, or a usage "
-    "error with exit code 2; not with `--retry_startup_errors`",
+    recognised="at the job's first start, before the process group forms: a syntax error, a failed import, or a usage "
+    "error with exit code 2; not with `--retry-startup-errors`",
 )
 
 CAUSES: Final = (
     FailureCause(
         name="lost peer", failure=FailureClass.SECONDARY, says=_LOST_PEER,
-        recognised="gloo, NCCL, torch's store or a parameter server's client says that a connection broke or timed out",
+        recognised="gloo, NCCL, torch's store or a parameter server's client reports a broken connection or a timeout",
     ),
     UNRECOVERABLE, STARTUP_ERROR,
     FailureCause(
@@ -127,12 +127,12 @@ CAUSES: Final = (
     ),
     FailureCause(
         name="cannot start", failure=FailureClass.CANNOT_START, says=_NOT_STARTED.format("cannot"),
-        recognised="the program cannot be executed: it is not there, there is no right to, its first line is wrong",
+        recognised="the program cannot be executed: it is missing, is not permitted, or its first line is wrong",
     ),
     FailureCause(
         name="could not start", failure=FailureClass.MACHINE, says=_NOT_STARTED.format("could not"),
-        recognised="the program cannot be executed now: no memory, a file that is being written, a file server that "
-        "is away",
+        recognised="the program cannot be executed now: out of memory, the file is being written, or its file server "
+        "is unavailable",
     ),
     FailureCause(
         name="disk full", failure=FailureClass.MACHINE, says="No space left on device|Disk quota exceeded",
@@ -182,20 +182,20 @@ CAUSES: Final = (
         words="illegal instruction (SIGILL), perhaps built for another processor",
     ),
 )  # fmt: skip
-"""The first row that an exit shows counts: a lost peer explains the rest, what no restart can fix comes before what a
+"""The first row that matches an exit counts: a lost peer explains the rest, permanent errors come before those that a
 restart may fix, and any other failure is the script's."""
 
 CODE_WORDS: Final[Mapping[int, str]] = {cause.code: cause.words for cause in CAUSES if cause.code is not None}
-"""How a worker ended with a code, or minus a signal, that has words of its own."""
+"""The words for exit codes, or minus the signals, that have specific ones."""
 
 
 def classify(
     code: int, lines: Sequence[str], recorded: Sequence[str], reported: Mapping[FailureCause, str]
 ) -> tuple[FailureClass, str]:
-    """How the failure of a worker counts that ended on its own, and why.
+    """Return how the failure of a worker counts that ended on its own, and why.
 
     `lines` are the end of its log, `recorded` what torch's @record wrote of the exception. `reported` are the causes
-    that other parts of the launcher report, with the words of each, "" for one that was not seen.
+    that other parts of the launcher report, with the words of each, "" for one that was not observed.
     """
     text = "\n".join(line for said in (recorded, lines) for line in without_noise(said)[-SIGNS_LINES:])
     for cause in CAUSES:
@@ -206,9 +206,9 @@ def classify(
 
 
 def startup_error(code: int, lines: Sequence[str]) -> str:
-    """The error of a script that cannot start, in one line: of its syntax, an import or its usage; "" for any other.
+    """Return the error of a script that cannot start, in one line: a syntax, import or usage error; "" for any other.
 
-    `lines` are the end of its log. Whether the script had already done something, they do not say.
+    `lines` are the end of its log. They do not show whether the script had already done something.
     """
     shown = without_noise(lines)
     if code == USAGE_CODE and any(_USAGE.match(line) for line in shown):

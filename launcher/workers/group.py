@@ -50,7 +50,7 @@ from launcher.workers.worker_ends import cause_lines, watched_end, worker_end
 
 
 class WorkerGroup:
-    """Starts, stops and watches the workers of this node; a nursery that dies is replaced."""
+    """Starts, stops and watches the workers of this node; replaces a fork server that dies."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class WorkerGroup:
         on_message: ReportListener,
         on_event: Callable[[nursery_client.NurseryEvent], None],
     ) -> None:
-        """Nothing is started yet. `put` takes the events for the core.
+        """Start nothing yet. `put` takes the events for the core.
 
-        `on_message` hears what workers say, `on_event` what the nursery says.
+        `on_message` receives the messages of workers, `on_event` the events of the fork server.
         """
         agent_log = out.agent_log
         self._config = config
@@ -85,7 +85,7 @@ class WorkerGroup:
         self.talk = WorkerChannel(private / "talk", agent_log, self._on_message, config.memory_limit_bytes)
         self.states = WorkerStates()
         self._progress = ProgressReporter(self.states, agent_log, out.consoles, shown_elsewhere=out.live)
-        self._plan = PlannedStop(self.talk, agent_log, config.save_limit_s)
+        self._plan = PlannedStop(self.talk, agent_log, config.save_timeout_s)
         self._hangs = HangWatch(self.talk, config.hang_timeout_s, self.give_up)
         self.last_logs = RecentStarts()
         self._incarnation = ""
@@ -121,14 +121,14 @@ class WorkerGroup:
         )
 
     async def start(self) -> None:
-        """Start the nursery, and listen to the workers. `NodePrepared` is put when it has done its imports."""
+        """Start the fork server and the channel of the workers. `NodePrepared` is put after the imports are done."""
         await self._nursery.start()
         self.talk.start()
 
     async def tend(self) -> None:
-        """Replace the nursery whenever it dies, and notice hangs.
+        """Replace the fork server whenever it dies, and detect hangs.
 
-        Raises `NurseryLost` if there can be no nursery, or if one after the other dies.
+        Raises `NurseryLost` if no fork server can be started, or if they keep dying.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hangs.run())
@@ -139,16 +139,16 @@ class WorkerGroup:
         while True:
             await self._nursery_died.wait()
             self._nursery_died.clear()
-            replaced = not self._nursery.dead  # What died may be one that never started.
+            replaced = not self._nursery.dead  # The one that died may be one that never started.
             while not replaced:
                 pause_s = deaths.died(boottime() - began_s)
                 if pause_s is None:
                     raise NurseryLost(
-                        f"the nursery {self._how_it_died}, {deaths.in_row} times in a row; something on this machine "
-                        "ends it (its memory, a limit, a module that --preload names?); this node leaves the job"
+                        f"the fork server {self._how_it_died}, {deaths.in_row} times in a row; something on this host "
+                        "kills it (memory, a limit, a module that --preload names?); this node leaves the job"
                     )
                 wait = f" in {pause_s:g} s" if pause_s else ""
-                self._agent_log.warning(f"the nursery {self._how_it_died}; starting another{wait}")
+                self._agent_log.warning(f"the fork server {self._how_it_died}; starting another{wait}")
                 self._nursery = self._new_nursery()
                 await asyncio.sleep(pause_s)
                 began_s = boottime()
@@ -156,10 +156,10 @@ class WorkerGroup:
                     await self._nursery.start()
                     replaced = True
                 except (NurseryLost, OSError) as error:
-                    self._how_it_died = f"cannot be started ({error})"
+                    self._how_it_died = f"could not be started ({error})"
 
     async def close(self) -> None:
-        """Kill what runs and let go of everything."""
+        """Kill what runs and release everything."""
         self._plan.cancel()
         self._claim.end()
         if self._loads_known is not None:
@@ -170,17 +170,17 @@ class WorkerGroup:
 
     @property
     def nursery_lives(self) -> bool:
-        """Whether there is a nursery."""
+        """Whether the fork server runs."""
         return self._nursery.pid is not None and not self._nursery.dead
 
     def run_until(self, t_s: float) -> None:
-        """Workers may run until this time on `CLOCK_BOOTTIME`."""
+        """Let workers run until this time on `CLOCK_BOOTTIME`."""
         self._nursery.run_until(t_s)
 
-    def stop(self, grace_s: float, why: str, *, planned: bool = False) -> None:
-        """SIGTERM, then SIGKILL after `grace_s`; with 0.0 SIGKILL at once. `why` is for the workers' logs.
+    def stop(self, stop_timeout_s: float, why: str, *, planned: bool = False) -> None:
+        """Send SIGTERM, then SIGKILL after `stop_timeout_s`; with 0.0 SIGKILL at once. `why` is for the workers' logs.
 
-        `planned`: workers of a collective job that listen are asked to save and to leave first.
+        `planned`: workers of a collective job that accept planned restarts are asked to save and to exit first.
         """
         self._plan.cancel()
         self._hangs.end()
@@ -189,19 +189,19 @@ class WorkerGroup:
         line = sanitize.sanitize_line(failure_report.stopped_worker_line(why))
         collective = self._config.run_mode == "collective"
         if planned and collective and not self.states.gone and self.talk.listening():
-            self._plan.begin(self._nursery, lambda: self.states.running, grace_s, why, line)
-        elif grace_s > 0:
-            self._nursery.stop(grace_s, line)
+            self._plan.begin(self._nursery, lambda: self.states.running, stop_timeout_s, why, line)
+        elif stop_timeout_s > 0:
+            self._nursery.stop(stop_timeout_s, line)
         else:
             self._nursery.kill(line)
 
     def begin(self, action: StartWorkers, run_until_s: float, saved: str = "", secret: str = "") -> None:
         """Start the workers of a generation; they may run until `run_until_s`.
 
-        `saved` is the job's newest committed checkpoint as they are told of it, `secret` that of the job's links.
+        `saved` is the job's newest committed checkpoint for the workers, `secret` that of the job's peer connections.
         """
         generation = action.generation
-        if action.incarnation != self._incarnation:  # In another store the job begins anew, whatever is in memory.
+        if action.incarnation != self._incarnation:  # In another store the job starts over, whatever is in memory.
             self._incarnation = action.incarnation
             self.talk.segments.drop_all()
         self.lists.write(generation)
@@ -209,7 +209,7 @@ class WorkerGroup:
             self._claim.begin(f"{action.incarnation}/{generation.g}")
         specs = self._specs.make(action, JobContext(saved, self._restore_step, self.talk.path, secret))
         for spec in specs.values():
-            with suppress(OSError):  # There is none, or it was of an earlier start in a roster.
+            with suppress(OSError):  # It may exist from an earlier start with the same cluster spec.
                 os.unlink(spec.env["TORCHELASTIC_ERROR_FILE"])
         start = generation.start_of(generation.members[action.m_id].node) or (generation.g, 0)
         self._hangs.begin(generation.g)
@@ -239,34 +239,34 @@ class WorkerGroup:
             self._sink.put(WriteEnvironment(self.lists.logs, name, text), name)
 
     async def stacks(self, asked: StacksQuestion) -> StackText | InspectRefusal:
-        """The stacks of a process of this node, or why there are none."""
+        """Return the stack traces of a process of this node, or the reason why they are unavailable."""
         one = self.states.named(asked.role, asked.index)
         if one is None:
             return InspectRefusal(f"{process_name(asked.role, asked.index)} is not on {self._node}")
         return await stacks_module.stacks(one)
 
     def annotate_logs_with_cause(self, cause: Cause) -> None:
-        """Say in the logs of workers that ended because of another which one failed first, if they do not say so."""
+        """Append the root cause to the logs of workers that ended because of another, unless they show it already."""
         if self.states.g != cause.g or cause.first.secondary:
             return
         for spec, line in cause_lines(self.states, cause):
             self._sink.put(AppendClosed(path_bytes(spec.log), text_bytes(line)), spec.log.name)
 
-    # From the nursery.
+    # Events of the fork server.
 
     def _on_worker_event(self, event: nursery_client.NurseryEvent) -> None:
         self.talk.catch_up()
         self._on_event(event)
         match event:
             case protocol.NurseryReady() if event.loaded:
-                self._agent_log.debug(f"workers start with {len(event.loaded)} modules of the script loaded")
+                self._agent_log.debug(f"workers start with {len(event.loaded)} modules of the script preloaded")
             case protocol.NurseryReady():
                 if event.cold:
                     self._tell_cold(event.cold)
                 else:
-                    self._agent_log.debug("the nursery is warm: workers start with torch loaded")
+                    self._agent_log.debug("the fork server is ready: workers start with torch preloaded")
                 if event.said:
-                    self._agent_log.debug(f"what its imports said: {' '.join(event.said.split())}")
+                    self._agent_log.debug(f"output of its imports: {' '.join(event.said.split())}")
                 if self._preload_config.learns and not event.cold and self._loads_known is None:
                     self._loads_known = asyncio.create_task(self._load_known())
                 else:
@@ -277,39 +277,40 @@ class WorkerGroup:
                 self._exited(event)
             case protocol.GenerationExited():
                 if event.left:
-                    self._agent_log.warning(f"processes {event.left} of another user could not be ended")
+                    self._agent_log.warning(f"processes {event.left} of another user could not be killed")
                 self._gone(event.g)
             case protocol.GenerationExpired():
-                self._agent_log.warning("the nursery killed the workers: this node could not show its right to run")
+                self._agent_log.warning("the fork server killed the workers: the lease of this node had expired")
             case nursery_client.NurseryDied():
                 self._how_it_died = "died" if self.states.gone else "died, and its workers with it"
-                if not self._nursery.prepared:  # Perhaps it dies of them.
-                    self._preload_config = self._preload_config._replace(cold="the nursery ended during its imports")
+                if not self._nursery.prepared:  # Perhaps the imports kill it.
+                    self._preload_config = self._preload_config._replace(cold="the fork server died during its imports")
                     self._how_it_died = "died during its imports"
                 self._nursery_died.set()
                 self._all_lost()
 
     async def _load_known(self) -> None:
-        """What is known of the script is loaded before this node registers."""
+        """Load what is known of the script's imports before this node registers."""
         try:
             await self.learning.load_known()
         finally:
             self._put(NodePrepared())
 
     def _tell_cold(self, why: str) -> None:
-        """Say once why workers start cold."""
+        """Log once why workers start without preloading."""
         if why not in self._cold:
             self._cold.add(why)
-            (self._agent_log.debug if why in warm_policy.QUIET else self._agent_log.info)(f"workers start cold: {why}")
+            log = self._agent_log.debug if why in warm_policy.QUIET else self._agent_log.info
+            log(f"workers start without preloading: {why}")
 
     def _spawned(self, event: protocol.ChildrenForked) -> None:
         cold = {why for why in event.cold if why}
         for why in sorted(cold):
             self._tell_cold(why)
-        how = f"cold: {', '.join(sorted(cold))}" if cold else "warm"
+        how = f"not preloaded: {', '.join(sorted(cold))}" if cold else "preloaded"
         self.states.spawned(event.g, event.pids, event.cold, boottime())
         pids = ", ".join(map(str, event.pids))
-        self._agent_log.debug(f"workers of generation {event.g} run: pids {pids} ({how})")
+        self._agent_log.debug(f"started the workers of generation {event.g}: pids {pids} ({how})")
 
     def _exited(self, event: protocol.ChildExited) -> None:
         if not self.states.has(event.g):
@@ -325,7 +326,7 @@ class WorkerGroup:
         self._put(WorkerExited(event.g, also or exit_, own=own, also=also is not None))
 
     def _on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Tell the observers what a worker says. The order does not matter: none reads what another one keeps."""
+        """Pass a worker's message to the observers. Their order does not matter: none reads another one's state."""
         for observer in (
             self._progress.on_message,
             self._hangs.on_message,
@@ -340,14 +341,14 @@ class WorkerGroup:
             self._put(WorkersListen(self.talk.g))
 
     def watched(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> tuple[WorkerExit, ...]:
-        """How those of these workers of generation `g` failed that run; `seen` are the numbers of each."""
+        """Return the records of those of these workers of generation `g` that still run; `seen` has their values."""
         if not self.states.has(g):
             return ()
         still = self.states.running
         return tuple(watched_end(self.states.seen[local], cause, seen[local]) for local in seen if local in still)
 
     def give_up(self, g: int, cause: FailureCause, seen: Mapping[int, Numbers]) -> None:
-        """These workers cannot continue, although they run: it counts as their failure, which stops them."""
+        """Declare workers failed that run but cannot continue; that stops them."""
         if failures := self.watched(g, cause, seen):
             for local in seen:
                 self.states.seen[local].given_up = True
@@ -363,7 +364,7 @@ class WorkerGroup:
         steps += [report.saved for report in reports]
         steps += [step for report in reports if (step := report.steps.step) is not None]
         if any(report.committed or report.saved >= 0 for report in reports):
-            self._restore_step = None  # It was gone back to, and training went on from there.
+            self._restore_step = None  # The job rolled back to it, and training has continued from there.
         self._progress.end()
         self.talk.end()
         self._plan.cancel()
@@ -372,7 +373,7 @@ class WorkerGroup:
         self._put(WorkersGone(g, max(steps, default=-1)))
 
     def _all_lost(self) -> None:
-        """The nursery is gone, and so is everything that it guarded."""
+        """Report that the fork server died, and every worker that it supervised with it."""
         if self.states.gone:
             return
         g = self.states.g
@@ -385,5 +386,5 @@ class WorkerGroup:
 
 
 def _number(spec: WorkerSpec) -> int:
-    """As what a worker speaks: its rank, or a number that no worker has."""
+    """Return the number that a worker's messages carry: its rank, or one that no worker has."""
     return SERVERS_FROM + spec.rank if spec.role is Role.SERVER else int(spec.env.get("RANK", 0))

@@ -1,4 +1,4 @@
-"""Watches for workers that stopped making steps (`launcher.health.hang_detector`), and logs their stacks."""
+"""Detects workers that stopped making steps (`launcher.health.hang_detector`), and logs their stack traces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.workers.reports.states import TrackedProcess
 from launcher.workers.reports.worker_channel import WorkerChannel
 
 STACKS_LIMIT_S = 2.0
-"""So long the stacks of a node's workers may take to come."""
+"""How long the workers of a node may take to write their stack traces."""
 
 
 class HangWatch:
@@ -29,7 +29,7 @@ class HangWatch:
         limit_s: float,
         give_up: GiveUp,
     ) -> None:
-        """`limit_s` as in `HangDetector`; `give_up` is called for those who are late, the one furthest behind first."""
+        """`limit_s` as in `HangDetector`; `give_up` is called for the hung workers, the furthest behind first."""
         self._worker_channel = talk
         self._limit_s = limit_s
         self._give_up = give_up
@@ -43,12 +43,12 @@ class HangWatch:
         self._changed.set()
 
     def end(self) -> None:
-        """Nobody is awaited any more: the workers are gone, or are being stopped."""
+        """Stop watching: the workers have exited, or are being stopped."""
         self._clock = HangDetector(0.0)
         self._changed.set()
 
     def gone(self, local_rank: int) -> None:
-        """A worker has ended."""
+        """Note that a worker has ended."""
         self._clock.gone(local_rank, time.monotonic())
         self._changed.set()
 
@@ -64,7 +64,7 @@ class HangWatch:
                 await self._check_hangs()
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Note what a worker says."""
+        """Note a message of a worker."""
         clock, idle = self._clock, self._clock.due_at is None
         match message:
             case WorkerHello():  # Another program of a worker's shell script has made no step yet.
@@ -79,10 +79,10 @@ class HangWatch:
             self._changed.set()
 
     async def _check_hangs(self) -> None:
-        self._worker_channel.catch_up()  # What came while this process stood still.
+        self._worker_channel.catch_up()  # Messages that arrived while this process was suspended.
         clock, g = self._clock, self._g
         for local, heard in self._worker_channel.workers.items():
-            if heard.connection is None:  # It speaks no more, so that it cannot be awaited either.
+            if heard.connection is None:  # It reports nothing more, so a hang cannot be detected either.
                 clock.gone(local, time.monotonic())
         if not clock.late(time.monotonic()):
             return
@@ -93,9 +93,9 @@ class HangWatch:
         }
         shown = await self._stacks(clock, frozen)
         if self._clock is not clock:
-            return  # The workers are gone, or are being stopped for another reason; others may run by now.
+            return  # The workers have exited, or are being stopped for another reason; others may run by now.
         self._worker_channel.catch_up()
-        late = clock.late(time.monotonic())  # One that has gone on in the meantime is only slow.
+        late = clock.late(time.monotonic())  # A worker that has continued in the meantime is only slow.
         if late:
             self.end()
             self._give_up(
@@ -108,9 +108,9 @@ class HangWatch:
             )
 
     async def _stacks(self, clock: HangDetector, frozen: Collection[int]) -> set[int]:
-        """Have every worker of the node write its stacks; those that said something. Who is frozen cannot.
+        """Make every worker of the node write its stack traces; return the workers that did. Suspended ones cannot.
 
-        Nobody is looked at any more when another `clock` counts: then these workers are not those that run.
+        Stops early when another `clock` is active: then these workers no longer run.
         """
         workers = self._worker_channel.workers
         logs = {local: heard.output.log for local, heard in workers.items() if heard.output is not None}
@@ -127,7 +127,7 @@ class HangWatch:
 
 
 def _state(frozen: bool, shown: bool) -> str:
-    """What is seen of a worker that hangs: whether its process stands still, and whether its stacks are in its log."""
+    """Describe a hung worker: whether its process is suspended, and whether its stack traces are in its log."""
     if frozen:
-        return "its process is stopped, by SIGSTOP or a debugger"
-    return "its stacks are in its log" if shown else "it did not show its stacks"
+        return "its process is suspended, by SIGSTOP or a debugger"
+    return "its stack traces are in its log" if shown else "it did not write its stack traces"

@@ -1,10 +1,10 @@
-"""What scripts of this user import, on disk between jobs: one small file for each command, below the user's cache.
+"""What scripts of this user import, stored on disk between jobs: one small file per command, in the user's cache.
 
     $XDG_CACHE_HOME or ~/.cache, /elastic-launch/imports/<key>.json
 
-It can be deleted at any moment. A file that is damaged, belongs to someone else or can be written by others counts as
-absent, and so does a list of a script one of whose own files has changed. A disk that fails, or does not answer, costs
-a line of detail.
+It can be deleted at any time. A file that is damaged, belongs to another user or is writable by others counts as
+absent, and so does the list of a script one of whose own files has changed. A disk that fails, or does not respond,
+costs a debug message.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from launcher.nursery.preload import stamp
 from launcher.workers.nursery_process import out_of_date
 
 FILES_MAX: Final = 64
-"""Commands that are remembered; the one that was used longest ago is dropped."""
+"""Commands that are stored; the least recently used one is dropped."""
 BYTES_MAX: Final = 512 << 10
-"""Of one file; it has the names of the user's files twice, and why modules were left out."""
+"""The largest size of a file; it has the names of the user's files twice, and a reason for each module left out."""
 WHY_MAX: Final = 500
 LIMIT_S: Final = 2.0
-"""How long a node waits for the disk at its start; a home on the network may hang."""
+"""How long a node waits for the disk at its start; a home directory on the network may hang."""
 ABANDONED_S: Final = 3600.0
 """After this time a file that an interrupted write has left is deleted."""
 
 _Answer = TypeVar("_Answer")
 
 Stamp = Annotated[str, msgspec.Meta(max_length=2 * TEXT_MAX)]
-"""How a file was (`launcher.nursery.preload.stamp`)."""
+"""The state of a file (`launcher.nursery.preload.stamp`)."""
 
 
 class UnfitModule(msgspec.Struct, frozen=True):
-    """A module that must not be loaded before the script asks for it, and why; `file` is how it was then."""
+    """A module that must not be loaded before the script imports it, and why; `file` is its stamp at that time."""
 
     name: ModuleName
     why: Annotated[str, msgspec.Meta(max_length=WHY_MAX)]
@@ -65,7 +65,7 @@ class UnfitModule(msgspec.Struct, frozen=True):
 
 
 class LearnedImports(msgspec.Struct, frozen=True):
-    """What a script imports, and what of it is unfit; `own` is how the files of the user were then."""
+    """What a script imports, and which of it is unfit; `own` are the stamps of the user's files at that time."""
 
     imports: ScriptImports
     own: Annotated[tuple[Stamp, ...], msgspec.Meta(min_length=1, max_length=OWN_FILES_MAX)]
@@ -76,14 +76,14 @@ _decoder: Final = msgspec.json.Decoder(LearnedImports)
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path | None:
-    """The folder of the lists, which need not exist; None for a user without a home."""
+    """Return the directory of the lists, which need not exist; None for a user without a home directory."""
     bases = environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
     base = next(filter(os.path.isabs, bases), None)
     return None if base is None else Path(base) / "elastic-launch" / "imports"
 
 
 def command_key(config: Config, folder: str | None, environ: Mapping[str, str]) -> str:
-    """The name of the list of a command: another Python, script, argument or folder has another list.
+    """Return the name of a command's list: another Python, script, argument or directory has another list.
 
     `folder` is where Python looks first for modules of the script.
     """
@@ -93,7 +93,7 @@ def command_key(config: Config, folder: str | None, environ: Mapping[str, str]) 
 
 
 def read_list(folder: Path, key: str, *, use: bool = True) -> LearnedImports | None:
-    """The list of a command; with `use` it is marked as used. None if there is none that holds. Raises `OSError`.
+    """Return the valid list of a command, None if there is none; with `use` it is marked as used. Raises `OSError`.
 
     A module whose file has changed since it was found unfit may be tried again: it is not in `unfit`.
     """
@@ -124,7 +124,7 @@ def read_list(folder: Path, key: str, *, use: bool = True) -> LearnedImports | N
 
 
 def known_lists(folder: Path) -> list[LearnedImports]:
-    """All lists that hold, the one that was used last first."""
+    """Return all valid lists, the most recently used one first."""
     try:
         paths = sorted(folder.glob("*.json"), key=lambda path: path.lstat().st_mtime, reverse=True)
         return [learned for path in paths if (learned := read_list(folder, path.stem, use=False)) is not None]
@@ -133,9 +133,9 @@ def known_lists(folder: Path) -> list[LearnedImports]:
 
 
 def write_list(folder: Path, key: str, learned: LearnedImports) -> None:
-    """Keep a list, and drop those that were used longest ago. Raises `OSError`.
+    """Write a list, and drop the least recently used ones. Raises `OSError`.
 
-    Nothing is written below a folder of another user: root may run with the home of a user, who could not delete it.
+    Nothing is written below another user's directory: root may run with the home of a user, who could not delete it.
     """
     data = msgspec.json.encode(learned)
     there = folder
@@ -151,7 +151,7 @@ def write_list(folder: Path, key: str, learned: LearnedImports) -> None:
 
 
 def stamps(imports: ScriptImports) -> tuple[str, ...]:
-    """How the files of the user are now; may wait for a disk."""
+    """Return the stamps of the user's files as they are now; may wait for a disk."""
     return tuple(stamp(own.file) for own in imports.own)
 
 
@@ -159,7 +159,7 @@ class LearnedCache:
     """The list of one command. Threads read and write it, so that a disk that hangs does not block the loop."""
 
     def __init__(self, folder: Path | None, key: str, debug: Callable[[str], None]) -> None:
-        """`folder` None: there is no cache. `debug` gets a line when the disk fails."""
+        """`folder` None: there is no cache. `debug` gets a message when the disk fails."""
         self._folder = folder
         self._key = key
         self._debug = debug
@@ -168,23 +168,23 @@ class LearnedCache:
         self._writing = False
 
     async def read(self, limit_s: float = LIMIT_S) -> LearnedImports | None:
-        """The list, None if there is none that holds, or the disk does not answer in time."""
+        """Return the list; None if there is no valid one, or the disk does not respond in time."""
         if self._folder is None:
             return None
         try:
             async with asyncio.timeout(limit_s):
                 return await _in_thread(functools.partial(read_list, self._folder, self._key))
         except TimeoutError:
-            self._debug(f"{self._folder} has not answered for {limit_s:g} s; no list of imports is read from it")
+            self._debug(f"{self._folder} has not responded for {limit_s:g} s; no list of imports is read from it")
         except OSError as error:
-            self._debug(f"{self._folder} cannot be read ({error.strerror}); no list of imports is read from it")
+            self._debug(f"cannot read {self._folder} ({error.strerror}); no list of imports is read from it")
         return None
 
     async def write(self, imports: ScriptImports, unfit: Mapping[str, str]) -> None:
-        """Keep what the script of a worker imports, and why modules of it are unfit.
+        """Store what the script of a worker imports, and why some modules are unfit.
 
-        To be called as soon as the list has come: the files of the user count as they are at the first call with it.
-        Returns when the list is written; a call meanwhile leaves its list to the one that writes.
+        Call this as soon as the list has arrived: the user's files count as they are at the first call with it. Returns
+        when the list is written; a call meanwhile leaves its list to the call that is writing.
         """
         self._waiting = imports, dict(unfit)
         if self._writing or self._folder is None:
@@ -196,13 +196,13 @@ class LearnedCache:
                 await _in_thread(functools.partial(self._write, self._folder, *newest))
         except (OSError, ValueError) as error:  # The latter of a path with a null character.
             why = error.strerror if isinstance(error, OSError) else error
-            self._debug(f"{self._folder} cannot be written ({why}); the list of imports is not kept")
+            self._debug(f"cannot write {self._folder} ({why}); the list of imports is not stored")
         finally:
             self._writing = False
 
     def _write(self, folder: Path, imports: ScriptImports, unfit: Mapping[str, str]) -> None:
         if not imports.own:
-            return  # No later job could tell whether the list still holds.
+            return  # A later job could not determine whether the list is still valid.
         if self._stamped is None or self._stamped[0] != imports:
             self._stamped = imports, stamps(imports)
         left_out = tuple(
@@ -218,7 +218,7 @@ def _path(folder: Path, key: str) -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Tell whether only this user can write to the folder, and to the one above it."""
+    """Return whether only this user can write to the folder, and to the one above it."""
     try:
         found = folder.parent.lstat(), folder.lstat()
     except FileNotFoundError:
@@ -231,7 +231,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _hold(files: Sequence[str]) -> bool:
-    """Tell whether files are as these stamps say."""
+    """Return whether files still have these stamps."""
     try:
         return not out_of_date(files)
     except ValueError:  # A path with a null character, in a file that was edited.
@@ -239,10 +239,10 @@ def _hold(files: Sequence[str]) -> bool:
 
 
 def _prune(folder: Path) -> None:
-    """Delete the lists that are too many, and what interrupted writes have left."""
+    """Delete the surplus lists, and what interrupted writes have left."""
     lists = []
     for path in folder.iterdir():
-        with contextlib.suppress(OSError):  # Another job may delete it in this moment.
+        with contextlib.suppress(OSError):  # Another job may delete it at this moment.
             used_at_s = path.lstat().st_mtime
             if path.suffix == ".json":
                 lists.append((used_at_s, path))
@@ -254,7 +254,7 @@ def _prune(folder: Path) -> None:
 
 
 async def _in_thread(work: Callable[[], _Answer]) -> _Answer:
-    """What `work` returns or raises, in a thread that does not keep this process from ending."""
+    """Return what `work` returns or raises, in a thread that does not keep this process from exiting."""
     answer: Future[_Answer] = Future()
     answer.set_running_or_notify_cancel()  # So that the end of a wait for it does not cancel it.
 

@@ -1,10 +1,10 @@
 """What the script of this node imports, for a fork server that has it loaded before the next start.
 
-The workers of a generation report it when their process group is formed (`ScriptImports`). A module is loaded if every
-worker of the node has imported it. A moment later the nursery forks its successor; a module that this one must not load
-is left out of the next try. While workers start they have the node for themselves: a successor that is not ready ends.
-The list stays on this machine for the next job with the same command, and a node that joins gets that of the others:
-then the first nursery loads it, before the node registers.
+The workers of a generation report it when their process group has formed (`ScriptImports`). A module is loaded if every
+worker of the node has imported it. A moment later the fork server forks its successor; a module that the successor must
+not load is left out of the next attempt. Starting workers have the node to themselves: a successor that is not ready is
+ended. The list stays on this host for the next job with the same command, and a joining node gets the list of the
+others: then the first fork server loads it, before the node registers.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from launcher.workers.nursery_client import NurseryClient
 from launcher.workers.reports.states import TrackedProcess
 
 SHARE: Final = 0.2
-"""Of a core: what preparing takes from workers that run."""
+"""Share of a core that preparing may take from running workers."""
 SETTLE_S: Final = 2.0
-"""From the moment their process group is formed, workers have the node for themselves: for their first step."""
+"""From the moment their process group has formed, workers have the node to themselves: for their first step."""
 ALL: Final = 1.0
 MEMORY_NEEDED: Final = 2 * MEMORY_MAX
-"""Bytes that the machine must have available, or nothing is prepared."""
+"""Bytes that the host must have available, otherwise nothing is prepared."""
 TRIES_MAX: Final = 20
-"""Modules that are left out; a script with more of them is not learned."""
+"""The largest number of modules that are left out; a script with more of them is not learned."""
 START_LIMIT_S: Final = 20.0
 """How long a node that has a list loads it before it registers."""
 OURS: Final = frozenset(name for row in VARIABLES for name in row.names if not read_early(name))
-"""Variables that a worker may have, and a nursery has not."""
+"""Variables that a worker may have, and a fork server has not."""
 
 
 class ImportLearning:
-    """Learns from the workers of one node, and has successors of its nursery made."""
+    """Learns from the workers of one node, and has successors of its fork server made."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class ImportLearning:
         cache: LearnedCache,
         command: Sequence[str],
     ) -> None:
-        """`nursery` is the present one, `environ` what it was started with.
+        """`nursery` returns the present fork server, `environ` is what it was started with.
 
-        `command` is what a worker runs, after its python. Must be made within the loop.
+        `command` is what a worker runs, after its Python. Must be created within the loop.
         """
         self._nursery = nursery
         self._environ = environ
@@ -78,16 +78,16 @@ class ImportLearning:
         self._imports = ScriptImports(())
         """All that the script imports, as far as is known."""
         self.left_out: dict[str, str] = {}
-        """Modules that are not loaded before a script asks for them, and why."""
+        """Modules that are only loaded when a script imports them, and why."""
         self._changed: set[str] = set()
         """Variables that the script has changed in one run and not in another."""
         self.proven: ScriptImports | None = None
-        """What a nursery has loaded and was fit to fork afterwards."""
+        """What a fork server has loaded and was fit to fork afterwards."""
         self._said = ""
 
     @property
     def words(self) -> str:
-        """The modules of the script that workers find loaded, and those that were left out, with the reason of each."""
+        """The preloaded modules of the script, and those that were left out, with the reason of each."""
         left_out = [f"{name} ({why})" for name, why in self.left_out.items()]
         parts = (", ".join(self._nursery().loaded), f"left out: {', '.join(left_out)}" if left_out else "")
         return "; ".join(filter(None, parts))
@@ -95,12 +95,12 @@ class ImportLearning:
     # Before the node registers.
 
     def advised(self, imports: ScriptImports | None) -> None:
-        """Other nodes of the job have loaded this, or none has said so."""
+        """Note what other nodes of the job have loaded; None if no node has said so."""
         if not self._advice.done():
             self._advice.set_result(imports)
 
     async def load_known(self) -> None:
-        """Have the nursery load what is known of the script from an earlier job or from other nodes, if anything is."""
+        """Load what is known of the script from an earlier job or from other nodes, if anything is."""
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(START_LIMIT_S):
@@ -116,22 +116,22 @@ class ImportLearning:
                 self._prepare(OURS.difference(self._environ), ALL, within, loaded)
                 await loaded
             if within:
-                self.left_out = {}  # This node finds out itself, from its own script.
+                self.left_out = {}  # This node finds out on its own, from its own script.
         except TimeoutError:
             self._nursery().drop_successor()
-            self._agent_log.debug(f"what the script imports is not loaded after {START_LIMIT_S:g} s: it is left to it")
+            self._agent_log.debug(f"the script's imports were not loaded within {START_LIMIT_S:g} s: left to it")
 
     # While workers run.
 
     def begin(self, workers: int) -> None:
-        """A new generation starts, with this number of workers. They report again what a successor was to load."""
+        """Start a new generation with this number of workers. They report again what a successor should have loaded."""
         self._workers, self._heard = workers, {}
         self._nursery().drop_successor()
         if self._soon is not None:
             self._soon.cancel()
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Hear a worker."""
+        """Take a message of a worker."""
         match message:
             case ScriptImports():
                 self._heard[heard.spec.local_rank] = message
@@ -145,7 +145,7 @@ class ImportLearning:
                 self._changed.add(variable)
                 self._nursery().forget_loaded()
                 self._agent_log.info(
-                    f"the script sets {variable} this time, which a module that was loaded before it has read: "
+                    f"this time the script sets {variable}, which a module that was loaded before it has read: "
                     f"rank {heard.spec.rank} is run again, and its imports are learned again"
                 )
 
@@ -156,7 +156,7 @@ class ImportLearning:
         within: Sequence[str] = (),
         done: asyncio.Future[None] | None = None,
     ) -> None:
-        """Have a successor made that has what is not loaded yet, without modules that are unfit; then it is `done`."""
+        """Have a successor load what is not loaded yet, without modules that are unfit; then `done` is set."""
         imports, nursery = self._imports, self._nursery()
         modules = [
             module
@@ -168,7 +168,7 @@ class ImportLearning:
             self._tell(why)
 
         def ready(report: NurseryReady) -> None:
-            if not report.loaded:  # None of the advice is in the closure of this node's script.
+            if not report.loaded:  # The script of this node imports none of the recommended modules.
                 nursery.drop_successor()
                 end()
                 return
@@ -177,12 +177,12 @@ class ImportLearning:
             self.proven = ScriptImports(fit, imports.changed)
             also = "".join(f"; {name} is not: it {why}" for name, why in self.left_out.items())
             self._agent_log.info(
-                f"the next workers start with what the script imports already loaded: {', '.join(report.loaded)}{also}"
+                f"the next workers start with the script's imports preloaded: {', '.join(report.loaded)}{also}"
             )
             end()
 
         def unfit(module: ModuleUnfit) -> None:
-            self._agent_log.debug(f"{module.name or 'a module'} is not loaded before the script: it {module.why}")
+            self._agent_log.debug(f"{module.name or 'a module'} is not preloaded: it {module.why}")
             if module.name:
                 self.left_out[module.name] = module.why
                 self._prepare(differing, share, within, done)
@@ -207,30 +207,30 @@ class ImportLearning:
             end()
             return
         names = ", ".join(module.name for module in modules)
-        self._agent_log.debug(f"a fork server with what the script imports is being prepared: {names}")
+        self._agent_log.debug(f"preparing a fork server with the script's imports: {names}")
 
     def _why_not(self, modules: Sequence[ScriptImport]) -> str:
-        """Why no successor is made, "" if one is."""
+        """Return why no successor is made, "" if one is."""
         if not modules:
             return "the script imports nothing that the fork server has not loaded"
         if len(self.left_out) > TRIES_MAX:
-            return "too many modules of the script must not be loaded before it: no more of them are"
+            return "too many modules of the script must not be preloaded: no further ones are"
         if (available := available_bytes()) < MEMORY_NEEDED:
             return (
-                f"no fork server with what the script imports is prepared: it needs {size_text(MEMORY_NEEDED)} of "
-                f"memory, and {size_text(available)} are available"
+                f"no fork server with the script's imports is prepared: it needs {size_text(MEMORY_NEEDED)} of "
+                f"memory, and {size_text(available)} is available"
             )
         return ""
 
     def _tell(self, text: str) -> None:
-        """Say it, once in a row."""
+        """Log it, unless the last message was the same."""
         if text != self._said:
             self._said = text
             self._agent_log.debug(text)
 
 
 def common(heard: Sequence[ScriptImports]) -> ScriptImports:
-    """What all of these have imported, in the order of the first; with everything that one of them has changed."""
+    """Return what all of these have imported, in the order of the first, with everything that any has changed."""
     changed: dict[str, set[str]] = {}
     for imports in heard:
         for module in imports.modules:
@@ -248,7 +248,7 @@ def common(heard: Sequence[ScriptImports]) -> ScriptImports:
 
 
 def merged(before: ScriptImports, kept: Collection[str], new: ScriptImports) -> ScriptImports:
-    """All that a script imports: the modules of `before` that are `kept` (workers do not report those), and `new`."""
+    """Return all that a script imports: `new`, and the modules of `before` that are `kept`, so not reported again."""
     modules = {module.name: module for module in before.modules if module.name in kept}
     modules |= {module.name: module for module in new.modules}
     return ScriptImports(tuple(modules.values())[:MODULES_MAX], new.changed, new.own)

@@ -1,4 +1,4 @@
-"""Everything that one node writes to: its log, its consoles, and the folder of its logs."""
+"""Everything that one node writes to: its log, its consoles, and the directory of its logs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from launcher.logs.writer_client import LogWriterClient
 
 @dataclass(frozen=True, slots=True)
 class NodeOutput:
-    """`consoles` are stdout and stderr, `disk` has the logs written. With `lines` workers are shown as JSON.
+    """`consoles` are stdout and stderr, `disk` writes the logs. With `lines` workers are shown as JSON.
 
-    `live`: progress is shown in the live status, so that its lines need only be kept.
+    `live`: the live status shows the progress, so progress lines are only logged.
     """
 
     agent_log: AgentLog

@@ -1,14 +1,14 @@
-"""One node's workers as the agent sees them: orders go to the nursery, events come back, in order, on the loop.
+"""The agent's view of its node's workers: requests go to the fork server, and events return in order, on the loop.
 
     workers = NurseryClient(on_event, lock=node_lock.lock_path(job_id, node_id))
     await workers.start()
-    workers.run_until(t_s)            # CLOCK_BOOTTIME; again at each refresh
+    workers.run_until(t_s)            # CLOCK_BOOTTIME; again at each renewal of the lease
     workers.spawn(g, specs)           # ChildrenForked, then ChildExited for each worker, then GenerationExited
-    workers.stop(grace_s)
+    workers.stop(stop_timeout_s)
     await workers.close()
 
-The events are the nursery's reports (`launcher.nursery.protocol`), and `NurseryDied`. There are no threads. The nursery
-guards the workers also when this process is frozen or killed.
+The events are the fork server's reports (`launcher.nursery.protocol`), and `NurseryDied`. There are no threads. The
+fork server supervises the workers even when this process is frozen or killed.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from launcher.workers.spec import WorkerSpec
 from launcher.workers.worker_output import WorkerProcess
 
 START_LIMIT_S = 10.0
-"""How long a nursery may take to stand. It needs 0.1 s; a loaded machine or a slow disk needs more."""
+"""How long a fork server may take to start. It needs 0.1 s; a loaded host or a slow disk needs more."""
 
 PREPARE_LIMIT_S = 180.0
-"""How long its imports may take, from a slow disk or over the network. They need 3 s; then it is ended."""
+"""How long its imports may take, from a slow disk or over the network. They need 3 s; after the limit it is ended."""
 
 CLOSE_LIMIT_S = 5.0
-"""How long `close` waits for the nursery to end in order; then it is killed."""
+"""How long `close` waits for the fork server to exit gracefully; then it kills it."""
 
 OVERDUE_LIMIT_S = 0.5
-"""How long after the end of the right to run the nursery may be silent; then it is frozen itself, and is killed."""
+"""How long after the lease's end the fork server may be silent; then it is frozen itself, and is killed."""
 
 CLEAR_RETRY_S = 0.02
 CLEAR_LIMIT_S = 5.0
-"""After the nursery's death: how often, and for how long, what is left of its workers is killed again."""
+"""After the fork server's death: how often, and for how long, its workers' remaining processes are killed again."""
 
 
 class NurseryDied(NamedTuple):
-    """The nursery is gone and so are the workers; no `ChildExited` or `GenerationExited` follows.
+    """The fork server and the workers are dead; no `ChildExited` or `GenerationExited` follows.
 
-    `left` are processes of the workers that could not be ended.
+    `left` are processes of the workers that could not be killed.
     """
 
     left: tuple[int, ...] = ()
@@ -73,11 +73,11 @@ class _SpawnedGeneration:
     note: str = ""
     overdue: bool = False
     held: bool = False
-    """The order to start them waits until the nursery is prepared."""
+    """The request to start them waits until the fork server is prepared."""
 
 
 class NurseryClient:
-    """Speaks to one nursery. Events are delivered by the loop, one at a time, never from within a call of ours."""
+    """Talks to one fork server. The loop delivers events one at a time, never from within a call to this class."""
 
     def __init__(
         self,
@@ -94,16 +94,16 @@ class NurseryClient:
         sink: LogSink | None = None,
         adopts: bool = False,
     ) -> None:
-        """Nothing is started yet.
+        """Create the client; `start` starts the fork server.
 
-        `sink` has the logs written (default: directly). `adopts`: this process starts no child but the nursery from now
-        on, so that any other that it has when the nursery dies was left by it, and is ended.
+        `sink` writes the logs (default: directly). `adopts`: this process starts no child but the fork server from now
+        on, so that any other child that it has when the fork server dies was left by it, and is killed.
 
-        `bound` is that of the log of each worker (`launcher.logs.rotating_file`).
-        `has_saved` is asked about a worker that was asked to leave and has ended with another code than 143.
-        `lock` is held by the nursery and its workers. `recipe` is what the nursery imports, None for nothing. The
-        consoles show the workers that are to be shown, `showing` how; `complain` hears, once each, of logs that cannot
-        be written (default: a line on `stderr`).
+        `bound` limits the log of each worker (`launcher.logs.rotating_file`). `has_saved` is asked about a worker that
+        was asked to exit and has ended with another code than 143. The fork server and its workers hold `lock`.
+        `recipe` is what the fork server imports, None for nothing. The consoles show the workers that are to be shown,
+        `showing` how; `complain` receives one message for each log that cannot be written (default: a line on
+        `stderr`).
         """
         self._on_event = on_event
         self._lock = lock
@@ -115,42 +115,41 @@ class NurseryClient:
         self._adopts = adopts
         self._sink = sink or SyncSink(lambda text, quietly: self._complain(text))
         self.workers: Mapping[int, WorkerProcess] = {}
-        """The processes of the newest generation, by local rank; also when they have ended."""
+        """The processes of the newest generation, by local rank, including those that have ended."""
         self._running: _SpawnedGeneration | None = None
         self._until_s = 0.0
         self._process: NurseryProcess | None = None
         self._closing = False
         self.prepared = False
-        """Whether the nursery has imported what it was to, or has said why not."""
+        """Whether the fork server has finished its imports, or has reported why not."""
         self.warm = False
-        """Whether it has, and workers find it there."""
+        """Whether it has finished them, and workers find the modules loaded."""
         self.loaded: tuple[str, ...] = ()
         """The modules of the script that it has loaded."""
         self._stale = False
         self._watched: tuple[str, ...] = ()
         self._stamps: tuple[str, ...] = ()
-        """What the successor is to watch."""
+        """Stamps of the files that make the successor out of date."""
         self._successor: NurserySuccessor | None = None
         self._old: list[tuple[NurseryProcess, asyncio.Future[None]]] = []
-        """Nurseries that have handed the node over, and their ends."""
+        """Fork servers that have handed over the node, and the futures of their ends."""
         self._imports = NurseryWatchdog(lambda: not self.prepared, self._end_nursery)
         self._deadline = NurseryWatchdog(self._may_run, self._end_nursery)
 
     @property
     def dead(self) -> bool:
-        """Whether the nursery was started and has ended."""
+        """Whether the fork server was started and has ended."""
         return self._process is not None and self._ended.done()
 
     @property
     def pid(self) -> int | None:
-        """The nursery's process id, None before `start`."""
+        """The fork server's process ID, None before `start`."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the nursery; it stands and holds its lock on return. Raises `NurseryLost` or `OSError` if it cannot.
+        """Start the fork server; on return it runs and holds its lock. Raises `NurseryLost` or `OSError` if it cannot.
 
-        It may go on to import; `NurseryReady` is delivered when it is done. What is ordered before that waits for
-        it.
+        It may still be importing; `NurseryReady` is delivered when that is done. Requests before that are queued.
         """
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -165,35 +164,35 @@ class NurseryClient:
                 complain=self._complain,
             )
         except OSError:
-            self.kill()  # What waits for this nursery is called off.
+            self.kill()  # Cancels what waits for this fork server.
             raise
         came, _ = await asyncio.wait(
             (self._ready, self._ended), timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
         )
         if not came:
             await self.close()
-            raise NurseryLost(f"the nursery did not start within {START_LIMIT_S:.0f} s")
+            raise NurseryLost(f"the fork server did not start within {START_LIMIT_S:.0f} s")
         if not self._ready.done():
-            raise NurseryLost("the nursery ended while it started; its message is above")
+            raise NurseryLost("the fork server exited during its start; its message is above")
         self._imports.expect(PREPARE_LIMIT_S)
 
     def run_until(self, t_s: float) -> None:
-        """Let workers run until `t_s` on `CLOCK_BOOTTIME`; the latest word counts. Without one nothing starts."""
+        """Let workers run until `t_s` on `CLOCK_BOOTTIME`; the latest call counts. Without a call nothing starts."""
         self._until_s = t_s
         if self.prepared:
             self._order(protocol.SetDeadline(t_s))
         self._expect_deadline()
 
     def spawn(self, g: int, specs: Sequence[WorkerSpec]) -> None:
-        """Start the workers of generation `g`. One generation at a time, the one before must be gone.
+        """Start the workers of generation `g`. Only one generation runs at a time.
 
-        They wait for a nursery that is yet to be started. Raises `NurseryLost` if it is gone, `RuntimeError` if a
-        generation still runs.
+        The request waits for a fork server that is yet to be started. Raises `NurseryLost` if it is dead,
+        `RuntimeError` if a generation still runs.
         """
         if (self._process is not None and not self._process.lives) or self._closing:
-            raise NurseryLost(f"generation {g} cannot start: its nursery is gone")
+            raise NurseryLost(f"generation {g} cannot start: its fork server is dead")
         if self._running is not None:
-            raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} is still there")
+            raise RuntimeError(f"generation {g} cannot start: generation {self._running.g} still runs")
         self.workers = {
             spec.local_rank: WorkerProcess(spec, g, self._showing, self._sink, self._bound) for spec in specs
         }
@@ -221,9 +220,9 @@ class NurseryClient:
     ) -> bool:
         """Have a successor made; it takes over when no worker runs, and `NurseryReady` is delivered then.
 
-        `stamps` are of the files that make it out of date (`out_of_date`); `on_ready` hears that it waits for that,
-        `on_end` as in `NurserySuccessor`. One at a time. False, and nothing is done, where this nursery is cold, not
-        prepared, or gone.
+        `stamps` are of the files that make it out of date (`out_of_date`); `on_ready` is called when it is ready to
+        take over, `on_end` as in `NurserySuccessor`. There is at most one. Returns False, and does nothing, if this
+        fork server has nothing preloaded, is not prepared, or is dead.
         """
         if self._process is None or not self._process.lives or not self.warm or self.preparing or self._closing:
             return False
@@ -242,12 +241,12 @@ class NurseryClient:
         return True
 
     def forget_loaded(self) -> None:
-        """What was loaded of the script is not to be used any more: the next workers find a nursery without it."""
+        """Give up the preloaded modules of the script: the next workers find a fork server without them."""
         self.drop_successor()
         self._stale = bool(self.loaded)
 
     def _take_over(self) -> None:
-        """Let the successor have the node if it is ready and nothing runs."""
+        """Hand the node over to the successor if it is ready and nothing runs."""
         successor = self._successor
         if successor is None or successor.ready is None or self._running is not None or self._closing:
             return
@@ -275,7 +274,7 @@ class NurseryClient:
             self._successor = None
 
     def _release_spawn(self) -> None:
-        """Order what waits for the nursery, once it is prepared."""
+        """Send the queued request to start workers, once the fork server is prepared."""
         running = self._running
         if not self.prepared or running is None or not running.held:
             return
@@ -287,7 +286,7 @@ class NurseryClient:
         self._expect_deadline()
 
     def _cancel_spawn(self, running: _SpawnedGeneration) -> None:
-        """End workers that were never started."""
+        """Finish workers that were never started."""
         for local_rank, worker in self.workers.items():
             worker.ended(running.g, exit_classification.describe(-signal.SIGKILL, stopped=True), running.note)
             exited = protocol.ChildExited(running.g, local_rank, -signal.SIGKILL, boottime(), True)
@@ -295,16 +294,16 @@ class NurseryClient:
         self._loop.call_soon(self._on_event, protocol.GenerationExited(running.g, ()))
         self._release()
 
-    def stop(self, grace_s: float, note: str = "", local_ranks: Collection[int] = ()) -> None:
-        """SIGTERM to the process groups of these workers, () are all; SIGKILL after `grace_s`.
+    def stop(self, stop_timeout_s: float, note: str = "", local_ranks: Collection[int] = ()) -> None:
+        """Send SIGTERM to the process groups of these workers, () means all; SIGKILL after `stop_timeout_s`.
 
-        Nothing running is no error. Each worker's log says that it was signalled from outside; `note` is a line that
-        says why. A second call can shorten the grace; it sends no second SIGTERM.
+        Nothing running is no error. Each worker's log shows that it was signalled from outside; `note` is a line with
+        the reason. A second call can shorten the timeout; it sends no second SIGTERM.
         """
-        self._stop_with(protocol.TerminateWorkers(grace_s, tuple(local_ranks)), note, local_ranks)
+        self._stop_with(protocol.TerminateWorkers(stop_timeout_s, tuple(local_ranks)), note, local_ranks)
 
     def kill(self, note: str = "") -> None:
-        """SIGKILL to everything now. Nothing running is no error. `note` is a line for the logs that says why."""
+        """Send SIGKILL to everything now. Nothing running is no error. `note` is the reason, as a line for the logs."""
         self._stop_with(protocol.KillWorkers(), note)
 
     def _stop_with(self, order: protocol.NurseryOrder, note: str, local_ranks: Collection[int] = ()) -> None:
@@ -321,7 +320,7 @@ class NurseryClient:
             self._order(order)
 
     async def close(self) -> None:
-        """Kill what runs and end the nursery in order; remaining events are delivered first. May be called again."""
+        """Kill all workers and end the fork server gracefully, after the remaining events. May be called again."""
         self.drop_successor()
         for old, ended in self._old:
             old.kill()
@@ -340,9 +339,9 @@ class NurseryClient:
             self._end_nursery()
             await self._ended
             if not self.prepared and self._lock is not None:
-                self._lock.unlink(missing_ok=True)  # Nothing runs that it could prove dead.
+                self._lock.unlink(missing_ok=True)  # Nothing runs whose death the lock could prove.
 
-    # To the nursery and from it.
+    # Messages to and from the fork server.
 
     def _order(self, order: protocol.NurseryOrder, fds: Sequence[int] = ()) -> None:
         if self._process is not None:
@@ -352,7 +351,7 @@ class NurseryClient:
         running = self._running
         match report:
             case protocol.NurseryUp():
-                if not self._ready.done():  # It comes again from one that begins anew.
+                if not self._ready.done():  # One that starts over reports it again.
                     self._ready.set_result(None)
             case protocol.NurseryReady():
                 self.prepared, self.warm, self._watched = True, not report.cold, report.watched
@@ -382,25 +381,25 @@ class NurseryClient:
                 running.overdue = True
                 self._on_event(report)
             case _:
-                raise RuntimeError(f"the nursery reports {report}, but nothing runs")
+                raise RuntimeError(f"the fork server reports {report}, but nothing runs")
 
     def _release(self) -> None:
-        """They are gone, and whoever waits for that is told next, whatever becomes of their logs."""
+        """Close the workers' logs; their exit is reported next, whatever happens to the logs."""
         self._running = None
         for worker in self.workers.values():
             try:
                 worker.close()
             except OSError as error:
-                self._complain(f"{worker.spec.log} cannot be closed ({error.strerror}); its end may be missing")
+                self._complain(f"cannot close {worker.spec.log} ({error.strerror}); its end may be missing")
 
-    # The nursery's end.
+    # The fork server's end.
 
     def _may_run(self) -> bool:
-        """Whether workers run as far as the nursery has said, and it has not said that their time is up."""
+        """Whether workers run according to the fork server, and it has not reported that their time is up."""
         return self._running is not None and not (self._running.overdue or self._running.held)
 
     def _expect_deadline(self) -> None:
-        """Watch the watcher: a nursery that is itself frozen does not kill in time, but its death kills."""
+        """Watch the watcher: a fork server that is frozen does not kill in time, but its death kills the workers."""
         self._deadline.expect(max(self._until_s - boottime(), 0.0) + OVERDUE_LIMIT_S)
 
     def _end_nursery(self) -> None:
@@ -408,7 +407,7 @@ class NurseryClient:
             self._process.kill()
 
     def _clear(self, until_s: float) -> None:
-        """Kill what is left of the workers, again until nothing is left."""
+        """Kill the remaining processes of the workers, repeatedly until none is left."""
         self.drop_successor()
         running = self._running
         assert self._process is not None
@@ -421,7 +420,7 @@ class NurseryClient:
         if running is not None:
             for worker in self.workers.values():
                 if worker.running:
-                    worker.ended(running.g, "killed, its nursery died")
+                    worker.ended(running.g, "killed, its fork server died")
             self._release()
             self._on_event(NurseryDied(tuple(process.pid for process in left)))
         elif not self._closing and self._ready.done():

@@ -1,6 +1,6 @@
-"""The process of a nursery: how the agent starts it, how it knows that one is out of date, and the channel to it.
+"""The process of a fork server: how the agent starts it, how it detects that one is out of date, and the channel to it.
 
-Orders go out, reports come in, both in order, on the loop. Nothing of torch is loaded here.
+Requests are sent and reports received in order, on the loop. No module of torch is loaded here.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from launcher.system.processes import Process, adopt_orphans, descendants
 from launcher.workers.nursery_watchdog import NurseryWatchdog
 
 ANSWER_LIMIT_S = 2.0
-"""How long the oldest order may stay without an answer. A nursery needs a few milliseconds."""
+"""How long the oldest request may stay without an answer. A fork server needs a few milliseconds."""
 
 
 def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess.Popen[bytes]:
-    """Start it in its own session, out of reach of the terminal's Ctrl-C. `fd` is its end of the socket pair."""
+    """Start a fork server in its own session, which a Ctrl-C does not reach. `fd` is its end of the socket pair."""
     setup = NurserySetup(
         fd,
         os.getpid(),
@@ -57,21 +57,21 @@ def new_nursery(fd: int, lock: Path | None, recipe: PreloadConfig) -> subprocess
 
 
 def nursery_env(recipe: PreloadConfig, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a nursery; it stays readable in what is forked."""
+    """Return the environment of a fork server; it stays readable in the processes that it forks."""
     return {**dict(recipe.wishes), **inheritable_env(environ, ())}
 
 
 def out_of_date(watched: Iterable[str]) -> bool:
-    """Tell whether one of these files was changed since a nursery has loaded it."""
+    """Return whether one of these files has changed since a fork server loaded it."""
     return any(stamp(one.partition(":")[2]) != one for one in watched)
 
 
 def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[str, str]) -> PreloadConfig:
-    """The recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
-    if config.no_warm:
+    """Return the recipe for the workers of this node. `wishes` are set for them where `environ` sets nothing."""
+    if config.no_preload:
         cold = NO_WARM
     elif not config.python:
-        cold = f"{Path(config.script).name} is not run by python"
+        cold = f"{Path(config.script).name} is not a Python script"
     else:
         cold = why_environment_cold(environ)
     folder: str | None = None
@@ -83,13 +83,13 @@ def preload_config(config: Config, environ: Mapping[str, str], wishes: Mapping[s
 
 
 def _pid_of(pidfd: int) -> int:
-    """The process of a descriptor; -1 if it has been reaped."""
+    """Return the process of a descriptor; -1 if it has been reaped."""
     lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
     return next(int(line.removeprefix("Pid:")) for line in lines if line.startswith("Pid:"))
 
 
 class NurseryProcess:
-    """One nursery, from its start to its end. One that does not answer is ended."""
+    """One fork server, from its start to its end. One that does not answer is killed."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class NurseryProcess:
         on_end: Callable[[], None],
         complain: Callable[[str], None],
     ) -> None:
-        """Speak to one that runs; see `start` and `take_over`."""
+        """Talk to a running one; see `start` and `take_over`."""
         self._loop = asyncio.get_running_loop()
         self._on_report, self._on_end, self._complain = on_report, on_end, complain
         self._ordered = self._answered = 0
         self._answers = NurseryWatchdog(lambda: self._ordered > self._answered, self._end_silent)
         self._others = others
-        """The children that this process had before, None if it does not adopt those of the nursery."""
+        """The children that this process had before, None if it does not adopt those of the fork server."""
         self._started = started
         self.pid = started.pid if started is not None else _pid_of(pidfd)
         self.lives = True
@@ -130,7 +130,7 @@ class NurseryProcess:
     ) -> NurseryProcess:
         """Start one. Raises `OSError` if it cannot be started.
 
-        `on_report` gets what it says, except its answers to orders; after the last report `on_end` is called. `lock`,
+        `on_report` gets its reports, except its answers to requests; after the last report `on_end` is called. `lock`,
         `recipe`, `adopts` and `complain` as in `launcher.workers.nursery_client`.
         """
         others: frozenset[int] | None = None
@@ -165,7 +165,7 @@ class NurseryProcess:
         on_end: Callable[[], None],
         complain: Callable[[str], None],
     ) -> NurseryProcess:
-        """One that another nursery has forked, which leaves it to this process when it ends."""
+        """Return one that another fork server has forked, which leaves it to this process when it ends."""
         pid = _pid_of(pidfd)
         others: frozenset[int] | None = None
         if adopts:
@@ -173,7 +173,7 @@ class NurseryProcess:
         return cls(channel, pidfd, started=None, others=others, on_report=on_report, on_end=on_end, complain=complain)
 
     def hand_over(self) -> asyncio.Future[None]:
-        """Let it end: another one has the node. Only its end is reported from now on."""
+        """Let the fork server end, because another one serves the node. From now on only its end is reported."""
         self.order(protocol.HandOver())
         ended: asyncio.Future[None] = self._loop.create_future()
         self._on_report, self._on_end = lambda report: None, lambda: ended.set_result(None)
@@ -181,7 +181,7 @@ class NurseryProcess:
         return ended
 
     def order(self, order: protocol.NurseryOrder, fds: Sequence[int] = ()) -> None:
-        """Queue an order. When the nursery has ended it has no addressee."""
+        """Queue a request. It is dropped if the fork server has ended."""
         if self.lives:
             self._channel.put(protocol.encode(order), fds)
             self._ordered += 1
@@ -190,14 +190,14 @@ class NurseryProcess:
             self._send()
 
     def kill(self) -> None:
-        """SIGKILL; it takes its workers with it. One that has ended is no error."""
+        """Send SIGKILL; its workers die with it. One that has ended is no error."""
         self._answers.stop()
         if self.lives:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def left_behind(self) -> list[Process]:
-        """What it has left to this process when it died, also in sessions of their own; the dead are reaped."""
+        """Return the processes that this process inherited when it died, even in other sessions; zombies are reaped."""
         if self._others is None:
             return []
         found = [one for one in descendants(os.getpid()) if one.pid not in self._others]
@@ -208,7 +208,7 @@ class NurseryProcess:
 
     def _end_silent(self) -> None:
         self._complain(
-            f"[elastic-launch] the nursery has not answered for {ANSWER_LIMIT_S:g} s; it is ended, its workers too"
+            f"[elastic-launch] the fork server has not answered for {ANSWER_LIMIT_S:g} s; killing it and its workers"
         )
         self.kill()
 
@@ -224,14 +224,14 @@ class NurseryProcess:
             self._loop.remove_writer(self._channel)
 
     def _read(self) -> bool:
-        """Take one piece of what the nursery says. False once nothing will come any more."""
+        """Read one piece of the fork server's reports. Returns False once nothing more can come."""
         try:
             reports = [protocol.decode(line, protocol.REPORTS) for line in self._channel.take()]
         except ChannelClosed:
             self._loop.remove_reader(self._channel)
             return False
         except protocol.WireError as error:
-            self._complain(f"[elastic-launch] the nursery is not understood ({error}); it is ended, its workers too")
+            self._complain(f"[elastic-launch] cannot parse a report of the fork server ({error}); killing it")
             self.kill()
             return False
         for report in reports:
@@ -241,12 +241,12 @@ class NurseryProcess:
                     self._answers.expect(ANSWER_LIMIT_S)
                     continue
                 case protocol.NurseryReady():
-                    self._ordered = self._answered = 0  # A nursery that was made anew counts anew.
+                    self._ordered = self._answered = 0  # A fork server that was started again counts from 0.
             self._on_report(report)
         return True
 
     def _died(self) -> None:
-        """The process ended. What it reported before is delivered first."""
+        """Handle the end of the process, after its earlier reports have been delivered."""
         self.lives = False
         self._answers.stop()
         self._loop.remove_reader(self._pidfd)

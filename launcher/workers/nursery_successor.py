@@ -1,4 +1,4 @@
-"""A nursery that another one has forked, until it takes the node over: it loads what the script has imported."""
+"""A fork server that another one has forked, until it takes the node over: it loads what the script has imported."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from launcher.nursery import protocol
 from launcher.nursery.fd_channel import ChannelClosed, FdChannel
 
 LOAD_LIMIT_S = 180.0
-"""How long one may load. It needs some ten seconds, of which it sleeps the most."""
+"""Seconds that a successor may take to load. It needs about ten, and sleeps for most of them."""
 
 
 class NurserySuccessor:
-    """One successor, from the order for it to its hand-over or its end."""
+    """One successor, from the request for it to its hand-over or its end."""
 
     def __init__(
         self, on_ready: Callable[[protocol.NurseryReady], None], on_end: Callable[[protocol.ModuleUnfit], None]
     ) -> None:
-        """`on_end` hears which module it must not load, and why; the name is "" if it is not known."""
+        """`on_end` receives the module that it must not load, and why; the name is "" if it is not known."""
         self._on_ready, self._on_end = on_ready, on_end
         self._loop = asyncio.get_running_loop()
         ours, self._theirs = socket.socketpair()
@@ -30,16 +30,16 @@ class NurserySuccessor:
         self.pidfd = -1
         self.ready: protocol.NurseryReady | None = None
         self._module = ""
-        """The one that it loads now."""
+        """The module that it loads now."""
         self._loop.add_reader(self.channel, self._read)
         self._limit = self._loop.call_later(LOAD_LIMIT_S, self._ended, f"takes longer than {LOAD_LIMIT_S:g} s")
 
     def socket_for_it(self) -> int:
-        """Its end of the channel, to travel with the order; it is the caller's."""
+        """Return its end of the channel, to travel with the request; the caller owns it."""
         return self._theirs.detach()
 
     def release(self) -> None:
-        """Read no more: the client has its channel now."""
+        """Stop reading: the client has its channel now."""
         self._limit.cancel()
         self._loop.remove_reader(self.channel)
 

@@ -1,6 +1,7 @@
-"""When a nursery that is alive and does nothing is ended, and how soon one that died is replaced.
+"""When a fork server that runs but does nothing is killed, and how soon one that died is replaced.
 
-A frozen nursery reports no exit and obeys no stop, so that without this watch a job would wait for it for ever.
+A frozen fork server reports no exit and obeys no stop, so that without this watchdog a job would wait for it
+indefinitely.
 """
 
 from __future__ import annotations
@@ -10,37 +11,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 AGAIN_S = 0.5
-"""Between the two looks at a nursery. It needs a few milliseconds to report or to answer."""
+"""Time between the two checks of a fork server. It needs a few milliseconds to report or to answer."""
 
 LASTED_S = 60.0
-"""A nursery that lived for so long was in order; whatever ended it, the next begins a new row."""
+"""A fork server that lived for this time was healthy; whatever ended it, the next death starts a new count."""
 DEATHS_MAX = 6
-"""In a row. With the pauses the last of them comes a quarter of a minute after the first, and its imports besides."""
+"""Consecutive deaths. With the pauses the last one comes a quarter of a minute after the first, plus its imports."""
 PAUSE_S = 0.5
 
 
 class NurseryWatchdog:
-    """Calls `silent` if something is still `missing` when its time is up.
+    """Calls `silent` if something is still `missing` at its deadline.
 
-    It looks twice, `AGAIN_S` apart: this process, or the whole machine, may have been suspended until the first look,
-    and the nursery with it, which gets its time once more then, but not twice. The loop reads what the nursery has sent
-    before it calls timers, so that what came while this process was suspended is known at each look.
+    It checks twice, `AGAIN_S` apart: this process, or the whole host, may have been suspended until the first check,
+    and the fork server with it, which then gets its time once more, but not twice. The loop reads what the fork server
+    has sent before it calls timers, so that reports that arrived while this process was suspended are known at each
+    check.
     """
 
     def __init__(self, missing: Callable[[], bool], silent: Callable[[], None]) -> None:
-        """Nothing is expected yet."""
+        """Expect nothing yet."""
         self._missing = missing
         self._silent = silent
         self._timer: asyncio.TimerHandle | None = None
 
     def expect(self, limit_s: float) -> None:
-        """What is missing now, if anything, is to come within so many seconds, but at least `AGAIN_S`."""
+        """Expect what is missing now, if anything, within `limit_s`, but at least `AGAIN_S`."""
         self.stop()
         if self._missing():
             self._look_in(max(limit_s - AGAIN_S, 0.0), last=False)
 
     def stop(self) -> None:
-        """Nothing is expected any more."""
+        """Stop expecting answers."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -57,12 +59,12 @@ class NurseryWatchdog:
 
 @dataclass(slots=True)
 class NurseryBackoff:
-    """The deaths of one node's nurseries, in a row."""
+    """Counts the consecutive deaths of one node's fork servers."""
 
     in_row: int = 0
 
     def died(self, lived_s: float) -> float | None:
-        """One died after so many seconds: how long to wait before the next, None if there is to be none."""
+        """Note a death after `lived_s` seconds: returns the back-off before the next start, None to give up."""
         self.in_row = 1 if lived_s >= LASTED_S else self.in_row + 1
         if self.in_row > DEATHS_MAX:
             return None

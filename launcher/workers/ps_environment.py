@@ -1,8 +1,8 @@
-"""The environment of a process of a parameter-server job, and its roster file (pure).
+"""The environment of a process of a parameter-server job, and its cluster spec file (pure).
 
-Scripts written for Paddle's parameter servers find the names they know, workers have torchrun's besides, and our
-library reads ours. Everything here is of the revision in which the process was started; later ones stand in the file
-of `ELASTIC_ROSTER_FILE`.
+Scripts written for Paddle's parameter servers find the names they know, workers also have torchrun's variables, and the
+elastic library reads its own. Everything here is of the revision in which the process was started; later revisions are
+in the file of `ELASTIC_ROSTER_FILE`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PADDLE_ROLES: Final[Mapping[Role, str]] = {
     Role.HETER: "HETER_TRAINER",
 }
 SERVERS, TRAINERS = "servers", "workers, heterogeneous"
-"""The processes that have a variable, where not all of them have it."""
+"""The kinds of process that have a variable, for variables that not every kind has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext(ProcessContext):
-    """What the process with the task `place.tasks[task_index]` finds.
+    """The process with the task `place.tasks[task_index]`.
 
     The master in `launch` is on the node of server 0.
     """
@@ -58,13 +58,13 @@ class TaskContext(ProcessContext):
 
     @property
     def secret(self) -> str:
-        """What servers and workers prove to each other to know, "" if the job's secret is not known."""
+        """The secret with which servers and workers authenticate each other, "" if the job's secret is not known."""
         known = self.launch.learned.secret
         return derived_secret(known, "parameter servers", self.launch.config.job_id) if known else ""
 
     @cached_property
     def cluster_spec(self) -> ClusterSpec:
-        """Which process is where."""
+        """The endpoints of all processes."""
         return ClusterSpec.of(self.launch.generation)
 
     def having(self, role: Role) -> tuple[TaskAssignment, ...]:
@@ -73,20 +73,20 @@ class TaskContext(ProcessContext):
 
     @cached_property
     def trainers(self) -> list[int]:
-        """The tasks of this node whose processes are workers of either kind, by their place."""
+        """The indices of this node's tasks that are workers of either kind."""
         return [number for number, task in enumerate(self.place.tasks) if task.role is not Role.SERVER]
 
     @property
     def local_rank(self) -> int:
-        """The place among these."""
+        """The index among the node's workers of both kinds."""
         return self.trainers.index(self.task_index)
 
     @property
     def meeting(self) -> tuple[str, str]:
-        """Where torch's process group of the workers meets.
+        """The host and port of the rendezvous of the workers' torch process group.
 
-        It is the master, unless worker 0 is on another host: torch's rank 0 opens the store on its own machine, so
-        then it is a port that the node of worker 0 holds.
+        It is the master, unless worker 0 is on another host: torch's rank 0 opens the store on its own host, so then it
+        is a port that the node of worker 0 holds.
         """
         host, port = parse_endpoint(self.launch.master)
         for place in self.cluster_spec.members:
@@ -100,14 +100,14 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     Variable(("ELASTIC_INDEX",), "the index within the role, from 0", lambda p: str(p.task.index)),
     Variable(
         ("ELASTIC_ROSTER_FILE",),
-        'a JSON file that the agent writes anew at each revision: {"generation", "revision", "servers": '
+        'a JSON file that the agent rewrites at each revision: {"generation", "revision", "servers": '
         '["host:port", ...], "workers": [{"index", "endpoint"}, ...], "heters": [...]}; servers is by '
-        'index, "" where a seat is vacant',
+        'index, "" where a slot is vacant',
         lambda p: p.roster_file,
     ),
     Variable(
         ("ELASTIC_PS_SECRET",),
-        "what servers and workers prove to each other to know; made from the job's random secret in etcd",
+        "the secret with which servers and workers authenticate each other; derived from the job's secret in etcd",
         lambda p: p.secret,
     ),
     Variable(
@@ -117,7 +117,7 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     ),
     Variable(
         ("PADDLE_PSERVERS_IP_PORT_LIST",),
-        "every server's host:port by index, with commas, nothing between two where a seat is vacant",
+        "every server's host:port by index, separated by commas; empty where a slot is vacant",
         lambda p: if_it_fits(",".join(_by_index(p.having(Role.SERVER)))),
     ),
     Variable(
@@ -127,14 +127,14 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     ),
     Variable(
         ("PADDLE_PSERVER_PORT",),
-        "the port of the servers, if all have the same; left out otherwise",
+        "the port of the servers, if all have the same; otherwise not set",
         lambda p: (
             str(p.having(Role.SERVER)[0].port) if len({server.port for server in p.having(Role.SERVER)}) == 1 else None
         ),
     ),
     Variable(
         ("PADDLE_TRAINERS", "PADDLE_TRAINERS_NUM"),
-        "the number of workers, without heterogeneous ones",
+        "the number of workers, heterogeneous ones not included",
         lambda p: str(_count(p.having(Role.WORKER))),
     ),
     Variable(
@@ -149,18 +149,18 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     ),
     Variable(
         ("PADDLE_CURRENT_ENDPOINT",),
-        "this process's own host:port",
+        "the host:port of this process",
         lambda p: join_host_port(p.place.host, p.place.ports[p.task_index]),
     ),
     Variable(
         ("POD_IP", "PADDLE_PORT"),
-        "the same in two parts",
+        "the same as two variables",
         lambda p: (p.place.host, str(p.place.ports[p.task_index])),
     ),
     Variable(("PADDLE_CURRENT_IP",), "this server's host", lambda p: p.place.host, who=SERVERS),
     Variable(
         ("PADDLE_GLOO_HTTP_ENDPOINT", "PADDLE_MASTER"),
-        "the host of server 0 and --http_port, or a port that its node holds",
+        "the host of server 0 and --http-port, or a port that its node holds",
         lambda p: p.launch.master,
     ),
     Variable(("PADDLE_GLOO_RENDEZVOUS",), "3: over HTTP", lambda p: "3"),
@@ -168,7 +168,7 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     Variable(("PADDLE_TRAINER_ID",), "the index within the role", lambda p: str(p.task.index), who=TRAINERS),
     Variable(
         ("RANK",),
-        "workers come first: the index of a worker; the number of workers + the index of a heterogeneous one",
+        "the index of a worker; for a heterogeneous worker, the number of workers plus its index",
         lambda p: str(p.task.index + (0 if p.task.role is Role.WORKER else _count(p.having(Role.WORKER)))),
         who=TRAINERS,
     ),
@@ -180,20 +180,20 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     ),
     Variable(
         ("LOCAL_RANK", "PADDLE_RANK_IN_NODE"),
-        "the place among the workers of both kinds of this node",
+        "the index among the workers of both kinds of this node",
         lambda p: str(p.local_rank),
         who=TRAINERS,
     ),
-    Variable(("LOCAL_WORLD_SIZE",), "how many these are", lambda p: str(len(p.trainers)), who=TRAINERS),
+    Variable(("LOCAL_WORLD_SIZE",), "the number of these workers", lambda p: str(len(p.trainers)), who=TRAINERS),
     Variable(
         ("FLAGS_selected_gpus",),
-        "the local rank, modulo the number of cards if CUDA_VISIBLE_DEVICES names any",
+        "the local rank, modulo the number of GPUs if CUDA_VISIBLE_DEVICES names any",
         lambda p: str(p.local_rank % (_gpus(p.launch.base) or len(p.place.tasks))),
         who=TRAINERS,
     ),
     Variable(
         ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-        "worker or heter, the index within the role, how many have it",
+        "worker or heter, the index within the role, the number of processes in the role",
         lambda p: (
             str(p.task.role),
             str(p.task.index),
@@ -209,17 +209,16 @@ OWN: Final[tuple[Variable[TaskContext], ...]] = (
     ),
     Variable(
         ("MASTER_ADDR", "MASTER_PORT"),
-        "where torch's process group of the workers meets: PADDLE_GLOO_HTTP_ENDPOINT, or a port that the "
-        "node of worker 0 holds if that is another host, because torch's rank 0 opens the store on its "
-        "own machine",
+        "where the workers' torch process group meets: PADDLE_GLOO_HTTP_ENDPOINT, or, if that is another host, a "
+        "port that the node of worker 0 holds, because torch's rank 0 opens the store on its own host",
         lambda p: p.meeting,
         who=TRAINERS,
     ),
     Variable(
-        ("ELASTIC_SLOT",), "the place among the processes of its node, servers included", lambda p: str(p.task_index)
+        ("ELASTIC_SLOT",), "the index among the processes of its node, servers included", lambda p: str(p.task_index)
     ),
 )
-"""What a process of a parameter-server job finds in addition to `COMMON`."""
+"""The variables of a process of a parameter-server job, in addition to `COMMON`."""
 
 DOCUMENTED: Final[tuple[DocumentedVariables, ...]] = (
     *OWN,
@@ -228,14 +227,14 @@ DOCUMENTED: Final[tuple[DocumentedVariables, ...]] = (
 
 
 def ps_environment(context: TaskContext) -> dict[str, str]:
-    """The whole environment of a process of a parameter-server job."""
+    """Return the whole environment of a process of a parameter-server job."""
     return environment_of((*OWN, *COMMON), context, SERVERS if context.task.role is Role.SERVER else TRAINERS)
 
 
 def cluster_spec_document(cluster_spec: ClusterSpec) -> bytes:
-    """Who is where now, as JSON: what stands in the file of `ELASTIC_ROSTER_FILE`.
+    """Return the endpoints of all processes as JSON, the content of the file of `ELASTIC_ROSTER_FILE`.
 
-    `servers` are endpoints by index, "" where a seat is vacant; workers and heterogeneous workers name their index.
+    `servers` are endpoints by index, "" where a slot is vacant; workers and heterogeneous workers name their index.
     """
     servers, workers, heters = map(cluster_spec.task_assignments, (Role.SERVER, Role.WORKER, Role.HETER))
     document = {
@@ -253,12 +252,12 @@ def _endpoint(one: TaskAssignment) -> str:
 
 
 def _gpus(base: Mapping[str, str]) -> int:
-    """How many GPUs the agent was told to use, 0 if it was not told."""
+    """Return the number of GPUs that the agent was assigned, 0 if none were named."""
     return len([gpu for gpu in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()])
 
 
 def _count(assignments: Sequence[TaskAssignment]) -> int:
-    """Seats of a role, those included that are vacant between others: every index is below it."""
+    """Return the number of slots of a role, including vacant ones between others: every index is below it."""
     return max((one.task.index + 1 for one in assignments), default=0)
 
 

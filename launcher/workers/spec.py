@@ -14,9 +14,9 @@ from elastic.core.ps.model import Role
 class WorkerSpec(Struct, frozen=True):
     """One worker to start.
 
-    Its output passes through the agent into its log, and if it is `shown` to the console, too; if that is `shared` with
-    other workers, only whole lines are shown there, and say whose they are. `header` opens this start in the log. Of a
-    `role` other than that of a worker, `rank` is the index.
+    Its output passes through the agent into its log and, if it is `shown`, to the console; if the console is `shared`
+    with other workers, only whole lines are shown there, each with the worker's name. `header` opens this start in the
+    log. If the `role` is not that of a worker, `rank` is the index.
     """
 
     rank: int
@@ -32,5 +32,5 @@ class WorkerSpec(Struct, frozen=True):
 
     @property
     def log_text(self) -> str:
-        """Where the log is, as documents may hold it."""
+        """The path of the log, as documents may hold it."""
         return truncate_text(str(self.log))

@@ -23,7 +23,7 @@ from launcher.workers.spec import WorkerSpec
 
 
 class SpecBuilder:
-    """Makes the processes of one node. `folder` is its private one, `roster_file` says where everybody is."""
+    """Builds the process specs of one node. `folder` is its private directory, `roster_file` has all endpoints."""
 
     def __init__(self, config: Config, node: str, host: str, folder: Path, roster_file: Path) -> None:
         """Look up the interface that has the address of `host`, unless the user named one."""
@@ -37,11 +37,11 @@ class SpecBuilder:
         self._cwd = os.getcwd()
 
     def make(self, action: StartWorkers, learned: JobContext) -> dict[int, WorkerSpec]:
-        """The processes of a generation on this node, by local rank: its workers, or its seats with servers."""
+        """Return the specs of a generation on this node, by local rank: its workers, or its tasks with servers."""
         generation = action.generation
-        with suppress(OSError):  # It was deleted. One of that name may be there again; if not, the worker says so.
+        with suppress(OSError):  # It was deleted. One of that name may exist again; if not, the worker reports it.
             self._cwd = os.getcwd()
-        if not self._config.nic:  # A card that was taken out and put back may have another name.
+        if not self._config.nic:  # A NIC that was removed and inserted again may have another name.
             self._interface = addresses.interface_now(self._interface, self._known)
         if isinstance(generation, ClusterSpec):
             tasks = generation.members[action.m_id].tasks
@@ -79,11 +79,11 @@ class SpecBuilder:
         )
 
     def _task(self, action: StartWorkers, generation: ClusterSpec, learned: JobContext, at: int) -> WorkerSpec:
-        """One process of a parameter-server job; `at` is the place of its task among those of the node."""
+        """Return one process of a parameter-server job; `at` is the index of its task among those of the node."""
         config = self._config
         place = generation.members[action.m_id]
-        seat = place.tasks[at]
-        name = log_name(seat.role, seat.index)
+        task = place.tasks[at]
+        name = log_name(task.role, task.index)
         master = self._meeting(generation, action.go.master)
         process = TaskContext(
             launch=self._launch_context(action, learned, self._base(), master, generation.budget.charged),
@@ -95,32 +95,32 @@ class SpecBuilder:
         )
         first = next((number for number, task in enumerate(place.tasks) if task.role is not Role.SERVER), -1)
         return WorkerSpec(
-            rank=seat.index,
+            rank=task.index,
             local_rank=at,
             argv=worker_argv(config),
             env=ps_environment(process),
             cwd=self._cwd,
             log=Path(config.log_dir) / name,
-            shown={"all": True, "rank0": seat == Task(Role.WORKER, 0), "local0": at == first}.get(
+            shown={"all": True, "rank0": task == Task(Role.WORKER, 0), "local0": at == first}.get(
                 config.console, False
             ),
             header=file_names.header_line(
                 job_id=config.job_id,
                 g=generation.g,
-                rank=seat.index,
+                rank=task.index,
                 local_rank=at,
                 host=self._host,
                 at=datetime.now(UTC),
-                role=seat.role,
+                role=task.role,
             ),
             shared=config.console == "all",
-            role=seat.role,
+            role=task.role,
         )
 
     def _launch_context(
         self, action: StartWorkers, learned: JobContext, base: Mapping[str, str], master: str, restarts: int
     ) -> LaunchContext:
-        """What every process of this node is told."""
+        """Return what every process of this node has in common."""
         return LaunchContext(
             base=base,
             config=self._config,
@@ -136,13 +136,13 @@ class SpecBuilder:
         )
 
     def _base(self) -> dict[str, str]:
-        """The agent's environment, with the cards that were named."""
+        """Return the agent's environment, with the GPUs that were named."""
         gpus = self._config.shown_gpus
         shown = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus else {}
         return {**os.environ, **shown}
 
     def _meeting(self, generation: ClusterSpec, master: str) -> str:
-        """Where the workers of a parameter-server job meet: on the node that has server 0 now."""
+        """Return where the workers of a parameter-server job rendezvous: on the node that has server 0 now."""
         for place in generation.members:
             if Task(Role.SERVER, 0) in place.tasks and place.masters:
                 return join_host_port(place.host, place.masters[generation.g % len(place.masters)])
@@ -152,6 +152,6 @@ class SpecBuilder:
         return {"all": True, "rank0": rank == 0, "local0": local == 0}.get(self._config.console, False)
 
     def _several(self, generation: Generation) -> bool:
-        """Tell whether several workers are shown on this console, which the agents of one machine may share."""
+        """Return whether several workers are shown on this console, which the agents of one machine may share."""
         here = sum(place.host == self._host for place in generation.members)
         return {"all": here * generation.slots, "local0": here}.get(self._config.console, 1) > 1

@@ -1,4 +1,4 @@
-"""How the end of a worker, a hang or a peer that cannot be reached becomes a `WorkerExit`, with the end of its log."""
+"""How the exit of a worker, a hang or an unreachable peer becomes a `WorkerExit`, with the end of its log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from launcher.workers.reports.states import TrackedProcess, WorkerStates
 from launcher.workers.spec import WorkerSpec
 
 SIGNS_LINES = 3000
-"""Lines of a log's end that are searched for the exception and for signs of its cause."""
+"""Lines of a log's end that are searched for the exception and for the symptoms of its cause."""
 
 
 def worker_end(process: TrackedProcess, event: ChildExited, *, starting: bool) -> tuple[WorkerExit, WorkerExit | None]:
-    """How a worker ended; and how it was ending on its own if it was stopped meanwhile.
+    """Return how a worker ended; and how it was failing on its own if it was stopped meanwhile.
 
     `starting`: an error at the start of its script ends the job.
     """
@@ -46,21 +46,21 @@ def worker_end(process: TrackedProcess, event: ChildExited, *, starting: bool) -
 
 
 def watched_end(process: TrackedProcess, cause: FailureCause, numbers: Numbers, code: int = -STOP) -> WorkerExit:
-    """How a worker failed whose failure was seen by watching."""
+    """Return the record of a worker that a watcher declared failed."""
     spec, lines = process.spec, _last_lines(process)
     return watched_exit(cause, numbers, spec.rank, spec.log_text, lines, code=code, role=spec.role)
 
 
 def _last_lines(process: TrackedProcess) -> tuple[str, ...]:
-    """What a worker has said last."""
+    """Return the last lines of a worker's output."""
     output = process.output
     return sanitize.tail_lines(output.log.ending, lines=SIGNS_LINES) if output is not None else ()
 
 
 def cause_lines(states: WorkerStates, cause: Cause) -> Iterator[tuple[WorkerSpec, str]]:
-    """The workers that ended because of another, with the line for their logs that says which one failed first.
+    """Yield the workers that ended because of another, with the line for their logs that names the root cause.
 
-    Those are left out whose log says so already.
+    Workers whose log shows it already are left out.
     """
     failed = {(worker.role, worker.rank) for worker in cause.exits if not worker.secondary}
     failed |= {(other.role, other.rank) for other in cause.others}

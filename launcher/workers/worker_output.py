@@ -1,7 +1,7 @@
 """One process of a node as the agent sees it: where its output goes, and how it ended.
 
-What it writes passes through the agent on its way from a pipe to its log and, if it is shown, to the console: so the
-log has a bound, and a full disk costs what the worker says and not the worker.
+Its output passes through the agent on its way from a pipe to its log and, if it is shown, to the console: so the log is
+bounded, and a full disk costs the worker's output and not the worker.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from launcher.workers.spec import WorkerSpec
 READ_BYTES = 1 << 17
 """The capacity of a worker's pipe, and of one read: with the usual 64 kB the agent would wake twice as often."""
 DRAIN_BYTES = 4 << 20
-"""Most that `drain` reads: a pipe holds at most 1 MB, but a grandchild may go on writing meanwhile."""
+"""Maximum that `drain` reads: a pipe holds at most 1 MB, but a grandchild may keep writing meanwhile."""
 
 
 class PipeReader:
     """One pipe. The agent reads one piece per turn of its loop, so that an endless writer does not starve the rest.
 
-    While the log, or a file that is the console, has more on its way than its disk takes, the pipe is left to fill.
+    While the log, or a file that is the console, has more queued than its disk takes, the pipe is left to fill.
     """
 
     def __init__(self, log: WorkerStartLog, show: ConsoleStream | None = None) -> None:
-        """Make the pipe and start reading. Without a `show` nothing is shown."""
+        """Create the pipe and start reading. Without `show` the output is only logged."""
         self._log = log
         self._show = show
         self._flows: tuple[LogSink | Console, ...] = (log.sink,) if show is None else (log.sink, show.console)
@@ -44,19 +44,19 @@ class PipeReader:
         self._resume()
 
     def writer(self) -> int:
-        """Hand over the end for the worker, once; whoever takes it closes it."""
+        """Hand over the end for the worker, once; the caller closes it."""
         writer, self._writer = self._writer, None
         assert writer is not None
         return writer
 
     def drain(self) -> None:
-        """Carry everything that is in the pipe now. A worker that exited wrote all it had before its exit was told."""
+        """Forward everything that is in the pipe. A worker has written all its output before its exit is reported."""
         taken = 0
         while taken < DRAIN_BYTES and (size := self._carry()):
             taken += size
 
     def close(self) -> None:
-        """Carry the rest and let go."""
+        """Forward the rest, and close the pipe."""
         if self._writer is not None:
             os.close(self._writer)  # Its worker was never started.
         self._writer = None
@@ -84,7 +84,7 @@ class PipeReader:
         data = None if self._reader.closed else self._reader.read(READ_BYTES)
         if data == b"":
             self._release()
-        if not data:  # None: there is nothing now.
+        if not data:  # None: the pipe is empty.
             return 0
         self._log.write(data)
         if self._show is not None:
@@ -102,7 +102,7 @@ class PipeReader:
 class WorkerProcess:
     """A worker that is being started, runs, or has ended: its log is open until `close`.
 
-    `asked`: it was asked to save and to leave without a signal; when it has ended, whether it left like that.
+    `asked`: it was asked to save and to exit without a signal; after its end, whether it exited as requested.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class WorkerProcess:
     ) -> None:
         """Open its log and its pipes; it is one of generation `g`.
 
-        Where it is not shown both go through one pipe, so that the log has them in the order in which they came.
+        If it is not shown, stdout and stderr share one pipe, so that the log has them in their order.
         """
         self.spec = spec
         self.pid = 0
@@ -132,43 +132,43 @@ class WorkerProcess:
             self._readers = (PipeReader(self.log),)
 
     def outputs(self) -> list[int]:
-        """Descriptors for its stdout and its stderr; whoever takes them closes them."""
+        """Return descriptors for its stdout and its stderr; the caller closes them."""
         writers = [reader.writer() for reader in self._readers]
         return writers if len(writers) > 1 else [*writers, os.dup(writers[0])]
 
     def to_be_stopped(self) -> None:
-        """Note where its log ends before it is signalled: what stands before that is not an answer to the signal."""
+        """Note where its log ends before it is signalled: anything before that is not an answer to the signal."""
         if self.running and self.log.ending_at_mark is None:
             self._drain()
             self.log.set_mark()
 
     def asked_to_leave(self, note: str) -> None:
-        """It was asked to save and to leave, without a signal; `note` is the line that says why."""
+        """Note that it was asked to save and to exit, without a signal; `note` is the line with the reason."""
         self.to_be_stopped()
         self.asked = True
         self.log.line(note)
 
     def signalled(self, sender: int, note: str) -> None:
-        """Tell readers of its log that it was stopped from outside, and why."""
+        """Record in its log that it was stopped from outside, and why."""
         self._drain()
         self.log.line(signal_info_line(pid=self.pid, sender=sender))
         self._explain(note)
 
     def ended(self, g: int, words: str, note: str = "") -> None:
-        """Bring the rest of its output into the log and close this start there; `note` as in `signalled`."""
+        """Forward the rest of its output to the log and close this start there; `note` as in `signalled`."""
         self.running = False
         self._drain()
         self._explain(note)
         self.log.line(closing_line(rank=self.spec.rank, g=g, words=words, role=self.spec.role))
 
     def _explain(self, note: str) -> None:
-        """Say once why it was stopped: a worker that is killed at once gets no signal before."""
+        """Log once why it was stopped: a worker that is killed at once gets no signal before."""
         if note and not self._explained:
             self._explained = True
             self.log.line(note)
 
     def close(self) -> None:
-        """Let go of pipes and log; nothing writes any more."""
+        """Close pipes and log, after the last write."""
         try:
             for reader in self._readers:
                 reader.close()

@@ -83,13 +83,13 @@ def raise_limits() -> None:
 def spec_of(count: int, slots: int, links: Links | None) -> JobSpec:
     """What a job of so many nodes says: it starts when all are there, and goes on with any number."""
     if links is None:
-        return JobSpec(np=Np(1, count, count), slots=slots, lease_ttl_s=LEASE_TTL_S, settle_s=3.0)
+        return JobSpec(np=Np(1, count, count), slots=slots, lease_ttl_s=LEASE_TTL_S, join_window_s=3.0)
     return JobSpec(
         np=Np(1, count, count),
         slots=slots,
         lease_ttl_s=links.lease_ttl_s,
         silence_timeout_s=links.silence_timeout_s,
-        settle_s=3.0,
+        join_window_s=3.0,
     )
 
 

@@ -6,7 +6,7 @@ The agent's memory is its RSS; the nursery and the workers below it are not the 
 what it shares with the workers that it forked is divided among them) is printed beside it, as is that of the processes
 which write logs and a console that is a file. Messages are counted by etcd
 itself, in calls and in streams, before and after; to scrape its counters is plain HTTP and not among them. `--library`
-runs the script that reports its steps. All of it is measured twice, with heartbeats and with --silence_timeout 0. The
+runs the script that reports its steps. All of it is measured twice, with heartbeats and with --silence-timeout 0. The
 figures go to docs/bench/idle.json.
 """
 
@@ -114,12 +114,12 @@ def measure(args: argparse.Namespace, *, heartbeats: bool) -> list[results.Figur
     print(", ".join(f"{name} {rate:.2f}/s" for name, rate in sorted(rates.items())), flush=True)
     rows = (
         ("agent's memory (RSS)", "MB", rss_mb, RSS_GOAL_MB),
-        ("nursery's share of memory (PSS)", "MB", nurseries, None),
+        ("fork server's share of memory (PSS)", "MB", nurseries, None),
         ("share of memory (PSS) of a process that writes logs", "MB", writers, None),
         ("agent's CPU, of a core", "%", percents, CPU_GOAL_PERCENT if heartbeats else CPU_LEASE_GOAL_PERCENT),
         ("messages to etcd, each node", "/s", [sum(rates.values())], MESSAGES_GOAL_PER_S),
     )
-    return figures(args, contender.shown(), rows, "" if heartbeats else ", --silence_timeout 0")
+    return figures(args, contender.shown(), rows, "" if heartbeats else ", --silence-timeout 0")
 
 
 def figures(

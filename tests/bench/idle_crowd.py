@@ -73,7 +73,7 @@ def measure(size: int, seconds: float, processes: int) -> list[results.Figure]:
     with Parts(1 + processes) as parts:
         beating, silent = (asyncio.run(idle(parts, size, seconds, one)) for one in (SILENCE_TIMEOUT_S, 0.0))
     print(f"{size} idle agents, heartbeats: {beating.words()}", flush=True)
-    print(f"{size} idle agents, --silence_timeout 0: {silent.words()}", flush=True)
+    print(f"{size} idle agents, --silence-timeout 0: {silent.words()}", flush=True)
     command = f"python -m tests.bench.scale --sizes '' --torch '' --idle {size}"
     heartbeats = beating.leader_percent - silent.leader_percent
     return [

@@ -175,9 +175,9 @@ def ours(np: str, *flags: str, script: Script = plain, workers: int = 1) -> Comm
 
     def command(store: str, job: str, logs: Path) -> list[str]:
         return [
-            *(sys.executable, "-m", "launcher", "--elastic_server", store, "--job_id", job, "--np", np),
-            *("--nproc_per_node", str(workers), "--log_dir", str(logs / "log")),
-            *("--checkpoint_dir", str(logs / "checkpoints"), *flags, *script(logs)),
+            *(sys.executable, "-m", "launcher", "--elastic-server", store, "--job-id", job, "--np", np),
+            *("--nproc-per-node", str(workers), "--log-dir", str(logs / "log")),
+            *("--checkpoint-dir", str(logs / "checkpoints"), *flags, *script(logs)),
         ]
 
     return command
@@ -185,7 +185,7 @@ def ours(np: str, *flags: str, script: Script = plain, workers: int = 1) -> Comm
 
 def silence_timeout(seconds: float) -> tuple[str, ...]:
     """The flags for it; 0.0 is the lease alone."""
-    return ("--silence_timeout", f"{seconds:g}")
+    return ("--silence-timeout", f"{seconds:g}")
 
 
 def torchrun(nnodes: str, *settings: str, script: Script = plain) -> Command:
@@ -226,10 +226,15 @@ def tuned(nodes: int, script: Script = plain) -> Contender:
     return Contender(TUNED, c10d_store, torchrun(f"1:{nodes}", *TUNING, script=script), PEER_ENVIRON)
 
 
+def defaults(nodes: int, script: Script = plain) -> Contender:
+    """torchrun with its default timeouts, for a job whose world changes."""
+    return Contender(DEFAULTS, c10d_store, torchrun(f"1:{nodes}", script=script), PEER_ENVIRON)
+
+
 def peers(nodes: int) -> list[Contender]:
     """torchrun for a job of so many nodes whose world changes: with our rendezvous, and torch's own in two settings."""
     return [
         Contender(ELASTIC_ETCD, etcd_store, torchrun_plugin(f"1:{nodes}")),
         tuned(nodes),
-        Contender(DEFAULTS, c10d_store, torchrun(f"1:{nodes}"), PEER_ENVIRON),
+        defaults(nodes),
     ]

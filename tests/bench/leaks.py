@@ -67,10 +67,21 @@ class Stage:
         """What each node is."""
         return [
             *self.within,
-            *(sys.executable, "-m", "launcher", "--elastic_server", self.etcd.endpoint, "--job_id", "leaks"),
-            *("--np", "1:3", "--nproc_per_node", "1", "--settle", "0.2", "--grow_every", "0", "--lease_ttl", "5"),
-            *("--max_restarts", "1000000", "--log_dir", str(self.logs), "--loss_grace", "1"),
-            *("--checkpoint_dir", str(self.folder / "checkpoints"), str(SCRIPT), str(self.folder / "steps.log")),
+            *(sys.executable, "-m", "launcher", "--elastic-server", self.etcd.endpoint, "--job-id", "leaks"),
+            *(
+                "--np",
+                "1:3",
+                "--nproc-per-node",
+                "1",
+                "--join-window",
+                "0.2",
+                "--scale-up-interval",
+                "0",
+                "--lease-ttl",
+                "5",
+            ),
+            *("--max-restarts", "1000000", "--log-dir", str(self.logs), "--failure-stop-timeout", "1"),
+            *("--checkpoint-dir", str(self.folder / "checkpoints"), str(SCRIPT), str(self.folder / "steps.log")),
             str(STEP_S),
         ]
 

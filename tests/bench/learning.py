@@ -1,4 +1,4 @@
-"""What it costs that a node learns what its script imports: with default flags against `--no_learn`, in turns.
+"""What it costs that a node learns what its script imports: with default flags against `--no-learn`, in turns.
 
     python -m tests.bench.learning [--scripts digits,hf,lightning] [--parts windows,start,kill] [--nodes 3]
                                    [--workers 1] [--windows 5] [--window_s 60] [--starts 7] [--kills 5]
@@ -47,17 +47,17 @@ SCRIPTS: dict[str, tuple[Kind, Callable[[Path, float], list[str]]]] = {
 LOST_GOAL = 3.0
 """Percent of the steps that may be lost in a window. Two equal jobs differ by as much: CPU time says it better."""
 TAKEN_GOALS = 3.0, 0.1
-"""Percent of the machine that the launcher may take more than with --no_learn, while it prepares and after that."""
+"""Percent of the machine that the launcher may take more than with --no-learn, while it prepares and after that."""
 CORES = len(os.sched_getaffinity(0))
 NOISE = 1.1
-"""Two medians of the same thing differ by as much here: ours may take this many times what --no_learn takes."""
+"""Two medians of the same thing differ by as much here: ours may take this many times what --no-learn takes."""
 
 
 def contenders(nodes: int, script: jobs.Script, workers: int = 1) -> tuple[Contender, Contender]:
     """With default flags, and without learning."""
     command = jobs.ours(str(nodes), script=script, workers=workers)
     ours = Contender(results.OURS, jobs.etcd_store, command, learns=True)
-    command = jobs.ours(str(nodes), "--no_learn", script=script, workers=workers)
+    command = jobs.ours(str(nodes), "--no-learn", script=script, workers=workers)
     return ours, Contender(results.NO_LEARN, jobs.etcd_store, command)
 
 

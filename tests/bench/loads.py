@@ -1,7 +1,7 @@
 """Loads under which no healthy node may be evicted: a job on hosts of their own, and what it makes of the load.
 
     python -m tests.bench.loads --kind cores|agent_stopped|vm_pause|jitter|loss|long_pauses [--minutes 60]
-                                [--silence_timeout S] [--baseline] [--nodes 3] [--seed 1] [--results FILE.json]
+                                [--silence-timeout S] [--baseline] [--nodes 3] [--seed 1] [--results FILE.json]
 
 Each node has a network namespace with an address of its own on this machine (needs root); one worker trains a tiny
 model, in steps of some 10 ms. etcd is real, on one more host. The load begins after the first steps:
@@ -14,7 +14,7 @@ model, in steps of some 10 ms. etcd is real, on one more host. The load begins a
     long_pauses    every 60 s on average a node's machine is suspended for 1 to 3 s
 
 Counted are suspicions, those that were cleared, evictions (all three from the metrics of the agents), generations after
-the first one, and steps. `--baseline` is the same with --silence_timeout 0, after it. Several kinds can run at the same
+the first one, and steps. `--baseline` is the same with --silence-timeout 0, after it. Several kinds can run at the same
 time, each with hosts of its own; `cores` wants the machine for itself. The exit code is 1 if an agent ended, if a
 healthy node was evicted (at all; with `loss` more often than the baseline restarted; with `long_pauses` a host twice),
 if the metrics do not count the evictions that the agents print, or if the job made no step under the load. An agent
@@ -93,7 +93,7 @@ class Run(msgspec.Struct, kw_only=True):
         """One line for people."""
         silence = "default" if self.silence_timeout_s is None else f"{self.silence_timeout_s:g}"
         return (
-            f"{self.kind}, --silence_timeout {silence}, {self.nodes} nodes, {self.minutes:g} min, {self.by}: "
+            f"{self.kind}, --silence-timeout {silence}, {self.nodes} nodes, {self.minutes:g} min, {self.by}: "
             f"{self.injections} injections; {self.suspicions} suspicions, {self.cleared} cleared, "
             f"{self.evictions} evictions (printed: {self.evictions_printed}; of one host at most "
             f"{self.evictions_of_one_host}), {self.restarts} restarts; "
@@ -158,7 +158,7 @@ def run(kind: str, silence_timeout_s: float | None, args: argparse.Namespace) ->
         cluster = stack.enter_context(jobs.hosts())
         machines = [stack.enter_context(_machine(cluster)) for _ in range(args.nodes)]
         silence = () if silence_timeout_s is None else jobs.silence_timeout(silence_timeout_s)
-        flags = (*silence, "--metrics_port", str(METRICS_PORT), "--max_restarts", "1000000")
+        flags = (*silence, "--metrics-port", str(METRICS_PORT), "--max-restarts", "1000000")
         of_job = jobs.ours(str(args.nodes), *flags, script=partial(jobs.plain, busy=load.busy))
         command = of_job(cluster.server, JOB, folder)
         nodes = [Node(one.command(command), folder / f"node{number}.out") for number, one in enumerate(machines)]
@@ -253,7 +253,7 @@ def _metrics(host: hosts.Host, node: Node) -> str:
 
 def _generation(host: hosts.Host, server: str) -> int:
     """The number of the job's generation, from etcd."""
-    words = (sys.executable, "-m", "launcher.ctl", "status", "--json", "--elastic_server", server, "--job_id", JOB)
+    words = (sys.executable, "-m", "launcher.ctl", "status", "--json", "--elastic-server", server, "--job-id", JOB)
     shown = subprocess.run(host.command(words), capture_output=True, text=True, check=True, timeout=STATUS_LIMIT_S)
     return int(json.loads(shown.stdout)["generation"])
 
@@ -276,7 +276,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=LOADS, required=True)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--silence_timeout", type=float)
+    parser.add_argument("--silence-timeout", type=float)
     parser.add_argument("--baseline", action="store_true")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)

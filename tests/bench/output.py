@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--gb", type=float, default=2.0)
     parser.add_argument("--kind", choices=["lines", "binary", "endless"], default="lines")
     parser.add_argument("--console", choices=["file", "stuck", "closed"], default="file")
-    parser.add_argument("--log_max_bytes", default="200MB")
+    parser.add_argument("--log-max-bytes", default="200MB")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="output-") as scratch, asyncio.Runner() as runner:
         etcd = EmbeddedEtcd()
@@ -55,8 +55,19 @@ def measure(args: argparse.Namespace, folder: Path, store: str) -> int:
     script = folder / "writer.py"
     script.write_text(WRITER)
     command = [
-        *(sys.executable, "-m", "launcher", "--elastic_server", store, "--job_id", "output", "--np", "1", "--no_warm"),
-        *("--nproc_per_node", "2", "--lease_ttl", "2", "--log_max_bytes", args.log_max_bytes, "--console", "rank0"),
+        *(
+            sys.executable,
+            "-m",
+            "launcher",
+            "--elastic-server",
+            store,
+            "--job-id",
+            "output",
+            "--np",
+            "1",
+            "--no-preload",
+        ),
+        *("--nproc-per-node", "2", "--lease-ttl", "2", "--log-max-bytes", args.log_max_bytes, "--console", "rank0"),
         *(str(script), args.kind, str(int(args.gb * 1e9 / 2))),
     ]
     reader, writer = os.pipe()

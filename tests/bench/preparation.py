@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-BEGUN = "a fork server with what the script imports is being prepared"
-READY = "the next workers start with what the script imports already loaded"
+BEGUN = "preparing a fork server with the script's imports"
+READY = "the next workers start with the script's imports preloaded"
 NOTHING = "the script imports nothing that the fork server has not loaded"
 DONE = (READY, NOTHING)
 """A node that has logged one of them prepares nothing more."""

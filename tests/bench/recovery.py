@@ -6,7 +6,7 @@ Three nodes (`--nodes`) on this machine, one worker each, gloo. Steps pause 10 m
 in it.
 
     node      SIGKILL of one node (agent and all below it): ours, torchrun tuned, torchrun by default, and torchft
-    state     the same with 100 MB of state, restored from the memory tier (--state_mb); torchrun tuned has no such tier
+    state     the same with 100 MB of state, restored from the memory tier (--state_mb); torchrun has no such tier
     script_digits, script_hf, script_lightning  the same for elastic.examples.digits, Hugging Face's Trainer, and
               Lightning's; against torchrun tuned. The last two need `make scripts`, and .venv-scripts/bin/python
     node_in_step  node, with the time of a step within it: SIGKILL finds the nodes in a step, and not between two.
@@ -20,11 +20,11 @@ in it.
     scale_down  `elastic-ctl scale` takes one of three nodes out, the same way
     silent    two kinds: `stopped` is SIGSTOP of one node, agent and all below it; `cut` pulls the cable of a node's
               host, where each node has a host of its own (network namespaces: needs root). Ours by default, with
-              --silence_timeout 0.3, and with the lease alone (--silence_timeout 0, of 2 and 5 s), and torchft
+              --silence-timeout 0.3, and with the lease alone (--silence-timeout 0, of 2 and 5 s), and torchft
     silent_leader  the same of the leader's node: `stopped_leader` and `cut_leader`
     scripts   what users get: node, state, and the three kinds of real scripts
 
-In the kinds of `scripts` ours also runs with --no_learn, and where the script uses a framework, with --no_learn and
+In the kinds of `scripts` ours also runs with --no-learn, and where the script uses a framework, with --no-learn and
 --preload of that framework. With default flags the node is killed once every node has prepared what the script imports
 (at most 60 s after the first step); how long that takes goes to docs/bench/learning.json.
 
@@ -91,7 +91,7 @@ def kill_worker(target: Target) -> float:
 def scale_down(target: Target) -> float:
     """Order one node less."""
     at_s = time.time()
-    which = ("--elastic_server", target.store, "--job_id", target.job)
+    which = ("--elastic-server", target.store, "--job-id", target.job)
     words = (sys.executable, "-m", "launcher.ctl", "scale", "--np", f"1:{target.world}", *which)
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return at_s
@@ -131,11 +131,17 @@ KINDS = {
         Kind("node_in_step", "SIGKILL of a node within a step", kill_node, script=jobs.in_step),
         Kind("node_of_two", "SIGKILL of one of two nodes", kill_node, world=1, nodes=2),
         Kind("agent", "SIGKILL of an agent", lambda target: target.node.kill_agent()),
-        Kind("proposer", "SIGKILL of the proposer's node", kill_node, proposer=True),
+        Kind("proposer", "SIGKILL of the leader's node", kill_node, proposer=True),
         Kind("worker", "SIGKILL of a worker", kill_worker, world=NODES),
         Kind("drain", "drain, step to step", lambda target: target.node.drain(), planned=True),
         Kind(
-            "newcomer", "newcomer, step to step", lambda _: time.time(), world=3, nodes=2, planned=True, newcomer=True
+            "newcomer",
+            "joining node, step to step",
+            lambda _: time.time(),
+            world=3,
+            nodes=2,
+            planned=True,
+            newcomer=True,
         ),
         Kind("scale_down", "scale down, step to step", scale_down, planned=True),
         Kind("stopped", "silent node", lambda target: target.node.freeze(), trains_s=HEARD_S),
@@ -214,10 +220,10 @@ class Bench:
         ours = Contender(results.OURS, jobs.etcd_store, self._command(kind), learns=True)
         entries = [Entry(self._what(kind), ours, self.args.rounds, self._goal(kind))]
         if kind.after:
-            without = Contender(results.NO_LEARN, jobs.etcd_store, self._command(kind, "--no_learn"))
+            without = Contender(results.NO_LEARN, jobs.etcd_store, self._command(kind, "--no-learn"))
             entries.append(Entry(self._what(kind), without, self.args.rounds))
         if kind.needs:  # What a user does who knows the flag.
-            by_hand = self._command(kind, "--no_learn", "--preload", kind.needs)
+            by_hand = self._command(kind, "--no-learn", "--preload", kind.needs)
             named = Contender(f"{results.NO_LEARN} --preload {kind.needs}", jobs.etcd_store, by_hand)
             entries.append(Entry(self._what(kind), named, self.args.rounds))
         return entries
@@ -239,11 +245,11 @@ class Bench:
         return jobs.ours(np, *flags, script=self._script(kind))
 
     def _silent(self, kind: Kind) -> list[Entry]:
-        short = f", --silence_timeout {SILENCE_SHORT_S:g}"
+        short = f", --silence-timeout {SILENCE_SHORT_S:g}"
         ways = [("", (), SILENT_GOAL_S), (short, jobs.silence_timeout(SILENCE_SHORT_S), SILENT_SHORT_GOAL_S)]
         for ttl_s in map(int, self.args.ttls.split(",")):
-            flags = (*jobs.silence_timeout(0.0), "--lease_ttl", str(ttl_s))
-            ways.append((f", --silence_timeout 0 --lease_ttl {ttl_s}", flags, ttl_s + LEASE_GOAL_S))
+            flags = (*jobs.silence_timeout(0.0), "--lease-ttl", str(ttl_s))
+            ways.append((f", --silence-timeout 0 --lease-ttl {ttl_s}", flags, ttl_s + LEASE_GOAL_S))
         return [
             Entry(
                 f"{kind.what}{settings}",
@@ -260,6 +266,8 @@ class Bench:
             found += jobs.peers(kind.nodes)
         elif kind.name in ("node_in_step", "node_of_two", *GROUPS["scripts"]):
             found.append(jobs.tuned(kind.nodes, self._script(kind)))
+        if kind.name == "state":
+            found.append(jobs.defaults(kind.nodes, self._script(kind)))
         if kind.name in ("node", "node_in_step", "node_of_two", *SILENT["silent"]):
             if reason := torchft_jobs.missing():
                 print(f"\ntorchft: {reason}", flush=True)

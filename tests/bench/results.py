@@ -1,4 +1,4 @@
-"""Figures as the benchmarks write them: one JSON file each in docs/bench, of which charts and tables are made.
+"""Figures as the benchmarks write them: one JSON file each in docs/bench, of which pictures and tables are made.
 
 A figure that is measured again replaces the one with its name; the others of the file stay. So one kind of recovery can
 be measured alone. `--results DIR` of each benchmark writes elsewhere.
@@ -19,7 +19,7 @@ from tests.bench.nodes import ROOT
 
 FOLDER = ROOT / "docs" / "bench"
 OURS = "elastic-launch"
-NO_LEARN = f"{OURS}, --no_learn"
+NO_LEARN = f"{OURS}, --no-learn"
 INTEGRATION = "elastic-launch, elastic.integrations"
 ENVIRONMENT = ".venv/bin/"
 """Where `make setup` puts the Python that has what the benchmarks need; readers type their commands with it."""
@@ -44,6 +44,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """At most this much; None: there is no goal, for example for a peer."""
     phases: Mapping[str, float] = {}
     """Milliseconds of each phase (medians), where the job's events have them."""
+    unfinished: int = 0
+    """Rounds that did not end within their limit: `value` is the limit then, and `rounds` are the others."""
 
     @property
     def kept(self) -> bool | None:

@@ -2,7 +2,7 @@
 
     python -m tests.bench.scale [--sizes 10,100,300,1000,3000] [--rounds 7] [--slots 1] [--torch 4,8,16,32,64,128]
                                 [--torch_rounds 7] [--processes N] [--idle 1000] [--idle_s 60]
-                                [--chart docs/scale.png] [--results docs/bench]
+                                [--results docs/bench]
 
 Every agent is the real one without its nursery (`tests.bench.crowd`): its own connection to etcd, lease, watch and
 core. They are dealt out to as many processes as there are cores (`--processes`), the etcd (embedded) beside them.
@@ -21,7 +21,8 @@ measures torch's alone. Last of all, so many agents (`--idle`) with links stand 
   all agents take turns on the cores of this machine, so it is about as long as the sum of what each of them computes,
   over the number of cores. The messages of a change are those of this time.
 
-The figures of `GOAL_SIZE` and larger jobs go to docs/bench/scale.json.
+The figures of `GOAL_SIZE` and larger jobs go to docs/bench/scale.json. Those of all sizes, also of torch's that did not
+meet in every round, go to docs/bench/scale_sizes.json for the picture.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from elastic.core.generation_codec import PLAIN_BYTES_MAX
 from elastic.store.embedded import EmbeddedEtcd
 from tests.bench import idle_crowd, rendezvous, results
+from tests.bench.against import MEETING
 from tests.bench.crowd import raise_limits
 from tests.bench.crowdparts import Met, Parts, Ran
 
@@ -62,7 +65,7 @@ LEADS_MAX = 16
 LARGE = 1000
 """Beyond this size one round is enough."""
 TORCH_SIZE_MIN = 32
-"""The smallest size of torch's rendezvous that docs/measured.md shows."""
+"""The smallest size of torch's rendezvous that docs/concepts/benchmarks.md shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +238,7 @@ def verdicts(found: dict[int, Measured], slots: int) -> list[tuple[str, bool]]:
 
 
 def figures(rounds: dict[int, list[Measured]], peers: dict[int, list[rendezvous.Met | None]]) -> list[results.Figure]:
-    """What is kept of it for docs/measured.md: the size that has goals and larger ones, and torch's that met."""
+    """Return what docs/concepts/benchmarks.md shows: the sizes from the one with goals on, and torch's that met."""
     told: list[results.Figure] = []
     if measured := rounds.get(GOAL_SIZE):
         command = f"python -m tests.bench.scale --sizes {GOAL_SIZE}"
@@ -259,8 +262,31 @@ def figures(rounds: dict[int, list[Measured]], peers: dict[int, list[rendezvous.
         met = [one.seconds for one in found if one is not None]
         if size >= TORCH_SIZE_MIN and met and len(met) == len(found):
             command = f"python -m tests.bench.scale --sizes '' --torch {size}"
-            told.append(results.figure(f"{size} agents meet", "torch's rendezvous", "s", met, command))
+            told.append(results.figure(f"{size} agents meet", MEETING, "s", met, command))
     return told
+
+
+def sizes(rounds: dict[int, list[Measured]], peers: dict[int, list[rendezvous.Met | None]]) -> list[results.Figure]:
+    """What is kept of it for the picture: every size, also one of torch's that did not meet within its limit."""
+    series: list[results.Figure] = []
+    for size, measured in rounds.items():
+        command = f"python -m tests.bench.scale --sizes {size}"
+        for what, values in (
+            (f"{size} agents meet", [one.meet_s for one in measured]),
+            (f"one of {size} lost", [one.lost_s for one in measured]),
+            (running_again(size), [one.change_s for one in measured]),
+            (f"the leader of {size} lost", [one.leader_lost_s for one in measured]),
+        ):
+            series.append(results.figure(what, results.OURS, "s", values, command))
+    for size, met in peers.items():
+        command = f"python -m tests.bench.scale --sizes '' --torch {size}"
+        took_s = [one.seconds for one in met if one is not None]
+        figure = results.figure(f"{size} agents meet", MEETING, "s", took_s or [rendezvous.JOIN_LIMIT_S], command)
+        if unfinished := len(met) - len(took_s):
+            limit_s = float(rendezvous.JOIN_LIMIT_S)
+            figure = msgspec.structs.replace(figure, value=limit_s, rounds=tuple(took_s), unfinished=unfinished)
+        series.append(figure)
+    return series
 
 
 def running_again(size: int) -> str:
@@ -313,7 +339,7 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> int:
-    """Measure, print, draw; 0 if every goal is kept."""
+    """Measure, and print; 0 if every goal is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=numbers, default="10,100,300,1000,3000")
     parser.add_argument("--torch", type=numbers, default="4,8,16,32,64,128")
@@ -323,7 +349,6 @@ def main() -> int:
     parser.add_argument("--idle", type=numbers, default=str(GOAL_SIZE))
     parser.add_argument("--idle_s", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--chart", type=Path)
     parser.add_argument("--results", type=Path, default=results.FOLDER)
     args = parser.parse_args()
 
@@ -336,11 +361,7 @@ def main() -> int:
     torch_rounds = {size: [rendezvous.meet_alone(size) for _ in range(args.torch_rounds)] for size in args.torch}
     peers = {size: typical(met) for size, met in torch_rounds.items()}
     show(found, peers, console)
-    if args.chart is not None:
-        from tests.bench.scalechart import draw
-
-        draw(found, peers, args.chart)
-        console.print(f"chart: {args.chart}")
+    results.write("scale_sizes", sizes(rounds, torch_rounds), args.results)
     kept_figures = figures(rounds, torch_rounds)
     for size in args.idle:
         kept_figures += idle_crowd.measure(size, args.idle_s, args.processes)

@@ -15,7 +15,7 @@ from tests.bench.results import NO_LEARN, OURS, Figure
 
 COLUMNS = {
     "elastic-launch": OURS,
-    "elastic-launch `--no_learn`": NO_LEARN,
+    "elastic-launch `--no-learn`": NO_LEARN,
     "torchrun, tuned": jobs.TUNED,
     "torchrun": jobs.DEFAULTS,
     "torchft": torchft_jobs.DEFAULTS,
@@ -32,7 +32,7 @@ class Scenario(NamedTuple):
 
 
 STATE = f"{STATE_MB:.0f} MB"
-SHORT = f"`--silence_timeout {SILENCE_SHORT_S:g}`"
+SHORT = f"`--silence-timeout {SILENCE_SHORT_S:g}`"
 SCENARIOS = (
     Scenario("a node is killed; the script imports only torch", KINDS["node"].what),
     Scenario("the same, while all nodes are in a step", KINDS["node_in_step"].what),
@@ -45,15 +45,28 @@ SCENARIOS = (
     Scenario("a node is killed; Hugging Face's Trainer", KINDS["script_hf"].what),
     Scenario("a node is killed; Lightning's Trainer", KINDS["script_lightning"].what),
     Scenario("a node freezes", KINDS["stopped"].what),
-    Scenario(f"the same, {SHORT}", f"{KINDS['stopped'].what}, --silence_timeout {SILENCE_SHORT_S:g}"),
+    Scenario(f"the same, {SHORT}", f"{KINDS['stopped'].what}, --silence-timeout {SILENCE_SHORT_S:g}"),
     Scenario("a host loses its network", KINDS["cut"].what),
-    Scenario(f"the same, {SHORT}", f"{KINDS['cut'].what}, --silence_timeout {SILENCE_SHORT_S:g}"),
+    Scenario(f"the same, {SHORT}", f"{KINDS['cut'].what}, --silence-timeout {SILENCE_SHORT_S:g}"),
     Scenario("the leader's node freezes", KINDS["stopped_leader"].what),
     Scenario("the leader's host loses its network", KINDS["cut_leader"].what),
     Scenario("a node joins (scale up), step to step", KINDS["newcomer"].what),
     Scenario("`elastic-ctl scale` removes a node, step to step", KINDS["scale_down"].what),
     Scenario("a node drains (planned stop), step to step", KINDS["drain"].what),
 )
+
+
+SUMMARY = (
+    Scenario("a node is killed; script without a checkpoint, imports only torch", KINDS["node"].what),
+    Scenario(f"a node is killed; training library, {STATE} of state", f"{KINDS['state'].what} ({STATE})"),
+    Scenario("a node is killed; Hugging Face Trainer", KINDS["script_hf"].what),
+    Scenario("a node is killed; Lightning", KINDS["script_lightning"].what),
+    Scenario("a host loses its network", KINDS["cut"].what),
+    Scenario("a node joins; training library", KINDS["newcomer"].what),
+    Scenario("a node drains; training library", KINDS["drain"].what),
+)
+"""The rows of the short table in README.md."""
+SUMMARY_COLUMNS = ("elastic-launch", "torchrun, tuned", "torchrun")
 
 
 def cell(figure: Figure | None) -> str:
@@ -70,6 +83,16 @@ def in_order(measured: Iterable[Figure]) -> list[Figure]:
     known = {(one.what, one.who): one for one in measured}
     names = [(scenario.what, who) for scenario in SCENARIOS for who in COLUMNS.values()]
     return [known[name] for name in names if name in known]
+
+
+def summary(measured: Iterable[Figure]) -> str:
+    """The short table: medians of few scenarios; a dash for what was not measured."""
+    known = {(one.what, one.who): one for one in measured}
+    rows = [["scenario", *SUMMARY_COLUMNS], ["---"] * (1 + len(SUMMARY_COLUMNS))]
+    for scenario in SUMMARY:
+        found = [known.get((scenario.what, COLUMNS[column])) for column in SUMMARY_COLUMNS]
+        rows.append([scenario.words, *(f"{figure.value:.3g} s" if figure else "–" for figure in found)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def table(measured: Iterable[Figure]) -> str:

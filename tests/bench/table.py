@@ -1,4 +1,4 @@
-"""The tables of figures in README.md and docs/measured.md, made of docs/bench.
+"""The tables of figures in README.md and docs/concepts/benchmarks.md, made of docs/bench.
 
     python -m tests.bench.table [--write] [--results docs/bench]
 
@@ -16,8 +16,8 @@ from tests.bench import results, scenarios
 from tests.bench.nodes import ROOT
 from tests.bench.results import Figure
 
-FIGURES, SCENARIOS = "figures", "recovery time by scenario"
-PAGES = {"README.md": (SCENARIOS,), "docs/measured.md": (SCENARIOS, FIGURES)}
+FIGURES, SCENARIOS, SUMMARY = "figures", "recovery time by scenario", "recovery time"
+PAGES = {"README.md": (SUMMARY,), "docs/concepts/benchmarks.md": (SCENARIOS, FIGURES)}
 """The tables of each page."""
 BENCHMARKS = ("recovery", "integrations", "learning", "start", "scale", "idle")
 HEAD = "| what | who | median | goal | rounds | measure it |\n|---|---|---|---|---|---|\n"
@@ -45,6 +45,7 @@ def tables(folder: Path = results.FOLDER) -> dict[str, str]:
     measured = {name: results.read(name, folder) for name in BENCHMARKS}
     return {
         SCENARIOS: scenarios.table(measured["recovery"]),
+        SUMMARY: scenarios.summary(measured["recovery"]),
         FIGURES: table(one for figures in measured.values() for one in figures),
     }
 

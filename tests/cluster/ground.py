@@ -91,7 +91,7 @@ async def ground(folder: Path) -> AsyncIterator[Ground]:
                 yield Ground(cluster, job)
 
 
-GROWING = ("--grow_every", "0.1")
+GROWING = ("--scale-up-interval", "0.1")
 
 
 def story(told: Callable[[Ground], Awaitable[None]]) -> Callable[[Path], None]:

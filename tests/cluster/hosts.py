@@ -228,7 +228,7 @@ class Cluster:
 
     async def agent(self, host: Host, *words: str, server: bool = True, folder: Path | None = None) -> Agent:
         """Start an agent there; its two outputs come as one. `server` names the etcd."""
-        named = ("--elastic_server", self.server) if server else ()
+        named = ("--elastic-server", self.server) if server else ()
         return await self.python(host, "-m", "launcher", *named, *words, folder=folder)
 
     async def python(self, host: Host, *words: str, folder: Path | None = None) -> Agent:
@@ -248,7 +248,7 @@ class Cluster:
     async def doctor(self, host: Host, *words: str) -> tuple[int, str]:
         """`elastic-ctl doctor` there, run to its end: exit code and what it says."""
         process = await asyncio.create_subprocess_exec(
-            *host.command([sys.executable, "-m", "launcher.ctl", "doctor", "--elastic_server", self.server, *words]),
+            *host.command([sys.executable, "-m", "launcher.ctl", "doctor", "--elastic-server", self.server, *words]),
             cwd=self._folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=asyncio.subprocess.DEVNULL,

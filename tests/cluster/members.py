@@ -77,7 +77,7 @@ class Members:
 
     @property
     def servers(self) -> str:
-        """What `--elastic_server` is given: names, not addresses."""
+        """What `--elastic-server` is given: names, not addresses."""
         return ",".join(f"{member.name}:2379" for member in self.all)
 
     def leader(self) -> Member:

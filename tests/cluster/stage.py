@@ -79,11 +79,12 @@ class Stage:
     async def agent(self, machine: Machine) -> None:
         """Start one there."""
         words = [
-            sys.executable, "-m", "launcher", "--elastic_server", self.members.servers, "--job_id", JOB,
-            "--np", f"1:{len(self.machines)}", "--lease_ttl", str(TTL_S), "--settle", "1", "--grow_every", "1",
-            "--store_outage_limit", str(OUTAGE_LIMIT_S), "--max_restarts", "1000", "--connect_timeout", "600",
-            "--nproc_per_node", "1", "--verbose", "--log_dir", str(self.folder / "log" / machine.name),
-            "--checkpoint_dir", str(self.disk), *self.flags, "-m", "tests.cluster.training", str(self.folder),
+            sys.executable, "-m", "launcher", "--elastic-server", self.members.servers, "--job-id", JOB,
+            "--np", f"1:{len(self.machines)}", "--lease-ttl", str(TTL_S), "--join-window", "1",
+            "--scale-up-interval", "1",
+            "--etcd-outage-timeout", str(OUTAGE_LIMIT_S), "--max-restarts", "1000", "--connect-timeout", "600",
+            "--nproc-per-node", "1", "--verbose", "--log-dir", str(self.folder / "log" / machine.name),
+            "--checkpoint-dir", str(self.disk), *self.flags, "-m", "tests.cluster.training", str(self.folder),
         ]  # fmt: skip
         environment = {"PYTHONPATH": str(engine.ROOT), "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
         process = await asyncio.create_subprocess_exec(

@@ -114,7 +114,7 @@ def node(things: list[Thing], number: int, prefix: str, on: Network, shared: Pat
     assert words[script + 1] == "elastic.examples.digits"
     command = [*entrypoint(), *words[:script], "/shared/held.py", "/shared/gate", "--epochs=12", "--step_time=0.01"]
     environ |= {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": "/shared"}
-    environ |= {"TMPDIR": "/shared", "OMP_NUM_THREADS": "1", "ELASTIC_NP": "2", "ELASTIC_SETTLE": "1"}
+    environ |= {"TMPDIR": "/shared", "OMP_NUM_THREADS": "1", "ELASTIC_NP": "2", "ELASTIC_JOIN_WINDOW": "1"}
     made = engine.container(
         engine.NODE_IMAGE, f"train-{number}", address, on, command, engine.mounts(shared),
         environment=environ, shm_size="256m", dns=[NO_DNS],
@@ -176,7 +176,7 @@ def test_the_manifests_train_a_stopped_pod_drains_and_what_was_lost_comes_back(
             await asyncio.to_thread(goes.container.stop, timeout=150)
             assert await goes.ends() == 143
             await stays.says("generation 2: 1 node")
-            assert "is saved; the workers leave: for a planned change" in stays.said()
+            assert "; workers exiting for a planned change" in stays.said()
             await stays.says("resumed at step ")
 
             goes.container.start()
@@ -221,25 +221,25 @@ def test_chaos_strikes_containers_of_the_project_starts_them_again_and_stops_whe
             others = service("node", "another", 13)
             before = [starts(each) for each in (node, etcd, others)]
             for fault, said, mended in (
-                ("pause", "stands still", "goes on"),
-                ("kill", "is killed", "is started again"),
-                ("stop", "is stopped", "is started again"),
+                ("pause", "pausing", "resumed {}"),
+                ("kill", "killing", "started {} again"),
+                ("stop", "stopping", "started {} again"),
             ):
                 done = chaos("--rounds", "1", "--faults", fault)
                 assert (done.returncode, done.stderr) == (0, "")
                 assert [line.partition(" ")[2] for line in done.stdout.splitlines()] == [
-                    f"{node.name} {said}",
-                    f"{node.name} {mended}",
+                    f"{said} {node.name}",
+                    mended.format(node.name),
                 ]
             assert chaos("--rounds", "1", "--faults", "etcd").returncode == 0
             after = [starts(each) for each in (node, etcd, others)]
             assert [old == new for old, new in zip(before, after, strict=True)] == [False, False, True]
 
             service("node", PROJECT, 14, "/bin/true").wait()
-            assert "and so has the job" in chaos().stdout
+            assert "so the job has ended" in chaos().stdout
             wrong = chaos("--faults", "fire")
             assert wrong.returncode == 2
-            assert wrong.stderr == "chaos.sh: there is no fault fire; there are kill, stop, pause and etcd\n"
+            assert wrong.stderr == "chaos.sh: unknown fault fire; choose kill, stop, pause or etcd\n"
         finally:
             for container in started:
                 container.remove(force=True)

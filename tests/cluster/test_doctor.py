@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(bool(REASON) and "ELASTIC_HOSTS_REQUIRED" not in os.environ, reason=REASON or "hosts are here"),
 ]
 
-JOB = ("--job_id", "doctor", "--np", "3", "--lease_ttl", "10")
+JOB = ("--job-id", "doctor", "--np", "3", "--lease-ttl", "10")
 SCRIPT = ("-m", "elastic.examples.digits")
 
 
@@ -38,38 +38,52 @@ def test_the_doctor_finds_all_ways_open_then_a_firewall_in_one_direction_then_on
             second = await node_of(other)
             await agent.says(rf"this node is {re.escape(machines[0].address)} on eth0; NCCL and gloo use eth0")
 
-            code, said = await cluster.doctor(machines[0], "--job_id", "doctor")
+            code, said = await cluster.doctor(machines[0], "--job-id", "doctor")
             assert code == 0, said
-            assert "ok    reachability: every member reaches every other (2 members)" in said
+            assert "ok    reachability: every node can connect to every other (2 nodes)" in said
             assert f"this node is {machines[0].address} on eth0" in said
 
             (port,) = machines[1].listens()
             machines[1].deafen(port, machines[0])
-            code, said = await cluster.doctor(machines[1], "--job_id", "doctor")
+            code, said = await cluster.doctor(machines[1], "--job-id", "doctor")
             assert code == 1
-            assert "fail  reachability: 1 way is closed between 2 members; open all ports between the nodes" in said
+            assert (
+                "fail  reachability: 1 connection is blocked between 2 nodes; open all ports between the nodes" in said
+            )
             assert re.search(
-                rf"^ +{re.escape(first)} does not reach {re.escape(second)}: .* \(the way back is open\)$", said, re.M
+                rf"^ +{re.escape(first)} cannot connect to {re.escape(second)}: .* \(the other direction works\)$",
+                said,
+                re.M,
             ), said
 
             (port,) = machines[0].listens()
             machines[0].deafen(port, machines[1])
-            code, said = await cluster.doctor(machines[1], "--job_id", "doctor")
+            code, said = await cluster.doctor(machines[1], "--job-id", "doctor")
             assert code == 1
-            assert "fail  reachability: 2 ways are closed between 2 members" in said
-            assert re.search(rf"^ +{re.escape(first)} does not reach {re.escape(second)}: .* \(nor back\)$", said, re.M)
-            assert re.search(rf"^ +{re.escape(second)} does not reach {re.escape(first)}: .* \(nor back\)$", said, re.M)
+            assert "fail  reachability: 2 connections are blocked between 2 nodes" in said
+            assert re.search(
+                rf"^ +{re.escape(first)} cannot connect to {re.escape(second)}: "
+                r".* \(the other direction is blocked, too\)$",
+                said,
+                re.M,
+            )
+            assert re.search(
+                rf"^ +{re.escape(second)} cannot connect to {re.escape(first)}: "
+                r".* \(the other direction is blocked, too\)$",
+                said,
+                re.M,
+            )
 
             # The first in line says so by itself, too, while it waits for the third node.
             await agent.says(
-                rf"2 of 3 nodes are here; waiting for 1 more; {re.escape(second)} is registered but cannot be reached "
-                "from here: no answer within 2 s"
+                rf"2 of 3 nodes are here; waiting for 1 more; {re.escape(second)} is registered, but this node cannot "
+                "connect to it: no answer within 2 s"
             )
 
             # And each node does, of its neighbours, when workers start.
             third = await cluster.agent(cluster.host(), *JOB, *SCRIPT)
-            await agent.says(rf"this node does not reach {re.escape(second)}: no answer within 2 s")
-            await other.says(rf"this node does not reach {re.escape(first)}: no answer within 2 s")
-            assert not any("does not reach" in line for line in third.lines)
+            await agent.says(rf"this node cannot connect to {re.escape(second)}: no answer within 2 s")
+            await other.says(rf"this node cannot connect to {re.escape(first)}: no answer within 2 s")
+            assert not any("this node cannot connect to" in line for line in third.lines)
 
     asyncio.run(story())

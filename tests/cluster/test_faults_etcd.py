@@ -42,7 +42,7 @@ def test_an_etcd_that_comes_back_empty_costs_a_restart_and_the_job_says_what_hap
     play.costs_a_restart("etcd_emptied")
 
     async def said(on: Stage) -> None:
-        await on.says("or came back empty", since=0)
+        await on.says("or lost its data", since=0)
 
     play.act("what is said", said)
 

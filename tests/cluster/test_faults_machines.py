@@ -15,7 +15,7 @@ pytestmark = plays.MARKS
 
 @pytest.fixture(scope="module")
 def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
-    flags = ("--reach_timeout", "6", "--host_cooldown", "6")
+    flags = ("--partition-timeout", "6", "--host-cooldown", "6")
     with plays.play(tmp_path_factory.mktemp("machines"), *flags) as made:
         yield made
 

@@ -15,7 +15,7 @@ pytestmark = plays.MARKS
 
 @pytest.fixture(scope="module")
 def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
-    with plays.play(tmp_path_factory.mktemp("outage"), "--store_outage_limit", "5", machines=2, etcd="3.4") as made:
+    with plays.play(tmp_path_factory.mktemp("outage"), "--etcd-outage-timeout", "5", machines=2, etcd="3.4") as made:
         yield made
 
 
@@ -23,7 +23,7 @@ def test_beyond_the_limit_workers_stop_and_agents_stay_and_training_resumes_by_i
     async def story(on: Stage) -> None:
         since = on.now
         heal = await play.strike("etcd_away")
-        await on.says("the right to run ended", since=since)
+        await on.says("lease expired", since=since)
         for machine in on.machines:  # Whose worker loses its peer first may fail before its own right has ended.
             await on.says(r"rank \d ended", since=since, of=machine)
         assert [machine.workers() for machine in on.machines] == [[], []]

@@ -20,7 +20,19 @@ pytestmark = [
     pytest.mark.skipif(bool(REASON) and "ELASTIC_HOSTS_REQUIRED" not in os.environ, reason=REASON or "hosts are here"),
 ]
 
-JOB = ("--job_id", "hosts", "--np", "3", "--lease_ttl", "2", "--settle", "1", "--grow_every", "1", "--verbose")
+JOB = (
+    "--job-id",
+    "hosts",
+    "--np",
+    "3",
+    "--lease-ttl",
+    "2",
+    "--join-window",
+    "1",
+    "--scale-up-interval",
+    "1",
+    "--verbose",
+)
 DIGITS = ("--epochs", "25")
 SILENT = r"\(it was silent\)"
 
@@ -56,16 +68,16 @@ def test_a_host_that_is_cut_off_has_no_worker_left_when_its_place_is_taken_and_c
     async def place_is_taken(lost: hosts.Agent) -> None:
         assert lost.host.workers() == []
 
-    asyncio.run(_cut_off(tmp_path, place_is_taken, "--silence_timeout", "0", why=r"\(its lease ended\)"))
+    asyncio.run(_cut_off(tmp_path, place_is_taken, "--silence-timeout", "0", why=r"\(its lease ended\)"))
 
 
 def test_a_host_that_is_evicted_has_no_worker_left_when_its_right_to_run_ends_and_comes_back(tmp_path: Path) -> None:
     async def place_is_taken(lost: hosts.Agent) -> None:
-        ended = await lost.says(r"the right to run ended")
+        ended = await lost.says(r"lease expired")
         await lost.says(r"stopping: gone", since=ended)
         assert lost.host.workers() == []
 
-    asyncio.run(_cut_off(tmp_path, place_is_taken, "--lease_ttl", "10", why=SILENT))
+    asyncio.run(_cut_off(tmp_path, place_is_taken, "--lease-ttl", "10", why=SILENT))
 
 
 def test_a_host_is_silent_also_where_the_kernel_has_given_up_its_links_before(tmp_path: Path) -> None:
@@ -74,7 +86,7 @@ def test_a_host_is_silent_also_where_the_kernel_has_given_up_its_links_before(tm
     async def place_is_taken(lost: hosts.Agent) -> None:
         assert lost.host.workers(), "it was evicted before its right to run ended"
 
-    flags = ("--lease_ttl", "30", "--silence_timeout", f"{silence_s:g}")
+    flags = ("--lease-ttl", "30", "--silence-timeout", f"{silence_s:g}")
     asyncio.run(_cut_off(tmp_path, place_is_taken, *flags, why=SILENT))
 
 

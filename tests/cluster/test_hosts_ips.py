@@ -35,7 +35,7 @@ def train_on(tmp_path: Path, written: str) -> None:
             if written == "name":  # As Debian does it: one's own name is a loopback address.
                 large.knows({"node-b": "127.0.1.1", "node-a.example.com": small.address})
                 small.knows({"node-a.example.com": "127.0.1.1", "node-b": large.address})
-            command = ("--ips", ",".join(names), "--checkpoint_dir", str(tmp_path / "checkpoints"), *TRAINING)
+            command = ("--ips", ",".join(names), "--checkpoint-dir", str(tmp_path / "checkpoints"), *TRAINING)
             agents = []
             for host in (large, small):
                 folder = tmp_path / host.space
@@ -44,7 +44,7 @@ def train_on(tmp_path: Path, written: str) -> None:
             zero, other = agents
             await zero.says(r"generation 1: 2 nodes, world size 2, this is M_id 0 \(rank 0\)")
             job_id = host_list.job_name(names, TRAINING[1])
-            await other.says(rf"this host serves the etcd of job {job_id} for the others, on .*{names[1]}.*:12379")
+            await other.says(rf"this host runs etcd for job {job_id} at .*{names[1]}.*:12379")
             await other.says(r"this is M_id 1 \(rank 1\)")
             await zero.says(r"test accuracy \d+")
             for agent in agents:
@@ -74,7 +74,7 @@ def test_a_script_that_names_its_hosts_is_typed_on_each_and_the_first_has_the_re
     async def story() -> None:
         async with hosts.cluster(tmp_path) as cluster:
             second, first = cluster.host(), cluster.host()
-            line = ("--nodes", f"{first.address},{second.address}", "--ctrl_port", "9988", "--epochs", "10")
+            line = ("--nodes", f"{first.address},{second.address}", "--ctrl-port", "9988", "--epochs", "10")
             agents = {}
             for host in (second, first):
                 folder = tmp_path / host.space

@@ -21,14 +21,14 @@ pytestmark = [
     pytest.mark.skipif(bool(REASON) and "ELASTIC_HOSTS_REQUIRED" not in os.environ, reason=REASON or "hosts are here"),
 ]
 
-GIVES_UP = ("--reach_timeout", "2", "--silence_timeout", "0", *GROWING)
+GIVES_UP = ("--partition-timeout", "2", "--silence-timeout", "0", *GROWING)
 """Without heartbeats: a node that is cut off after its third one is evicted as silent, a second later."""
-QUICK = (*GIVES_UP, "--host_cooldown", "1")
+QUICK = (*GIVES_UP, "--host-cooldown", "1")
 LINK_ENDS_S = 13.0
 """So long the kernel believes in a link whose way is closed: for six seconds after the last packet that came, and where
 something is sent within them, for six seconds and a retransmission after that."""
 LASTS_S = 4.0
-"""Longer than `--reach_timeout`."""
+"""Longer than `--partition-timeout`."""
 
 
 def cut(on: Ground, node: Node, others: Sequence[Node], *, closed: bool = True) -> None:
@@ -67,7 +67,7 @@ async def test_the_first_that_the_others_do_not_reach_is_left_out_though_it_is_t
 
 async def left_out(on: Ground, who: int, *, kept_out_s: int) -> None:
     """One is cut off in a world that has made steps. Nothing is charged, and everybody reads why."""
-    flags = ("--max_restarts", "0", "--host_cooldown", str(kept_out_s), *GIVES_UP)
+    flags = ("--max-restarts", "0", "--host-cooldown", str(kept_out_s), *GIVES_UP)
     await on.nodes(3, "--np", "3", *flags, ttl_s=CALM_TTL_S)
     world = await on.job.world(1, 3)
     nodes = [on.job.node_of(worker) for worker in world]
@@ -78,9 +78,9 @@ async def left_out(on: Ground, who: int, *, kept_out_s: int) -> None:
     assert {on.job.node_of(worker).name for worker in smaller} == {node.name for node in others}
     host, names = on.host(alone).address, " and ".join(on.host(node).address for node in others)
     for node in others:
-        await node.says(rf"2 nodes, .*: {host} is kept out for {kept_out_s} s: {names} do not reach it")
-    await alone.says(rf"kept out until .*: {names} do not reach it; it comes back by itself")
-    await others[0].says(rf"not charged: {host} is kept out")
+        await node.says(rf"2 nodes, .*: {host} is quarantined for {kept_out_s} s: {names} do not reach it")
+    await alone.says(rf"quarantined until .*: {names} do not reach it; it rejoins automatically")
+    await others[0].says(rf"does not count against --max-restarts: {host} is quarantined")
     if kept_out_s > LINK_ENDS_S:  # Then the proposer knows that the way is closed, and does not take it back.
         await asyncio.sleep(kept_out_s + 1.0)
         await goes_on(smaller)
@@ -97,8 +97,8 @@ async def test_two_that_do_not_reach_each_other_lose_the_later_one_and_the_first
     await wait(world)
     smaller = await on.job.newest_world(2)
     assert [on.job.node_of(worker) for worker in smaller] == [first, second]
-    await first.says(rf"{on.host(third).address} is kept out for 1 s: {on.host(second).address} does not reach it")
-    assert not said([first], "cannot be reached from here; if")
+    await first.says(rf"{on.host(third).address} is quarantined for 1 s: {on.host(second).address} does not reach it")
+    assert not said([first], "cannot be reached from this node; if")
 
 
 @story
@@ -120,12 +120,12 @@ async def test_a_job_that_needs_both_waits_and_says_so_until_the_way_is_open(on:
     first, second = map(on.job.node_of, world)
     cut(on, first, [second])
     await wait(world)
-    why = r"at least 2 nodes must run \(--np\), so that the workers wait until the way is open"
-    await first.says(f"workers wait, and {second.id} cannot be reached from here; {why}")
-    await second.says(f"workers wait, and {first.id} cannot be reached from here; {why}")
+    why = r"at least 2 nodes must run \(--np\), so the workers wait until it can be reached"
+    await first.says(f"workers are stalled, and {second.id} cannot be reached from this node; {why}")
+    await second.says(f"workers are stalled, and {first.id} cannot be reached from this node; {why}")
     await asyncio.sleep(LASTS_S)
     cut(on, first, [second], closed=False)
-    await first.says("the workers go on, or every node of this world can be reached from here again")
+    await first.says("the workers continue, or this node can reach every node of its generation again")
     await goes_on(world)
     assert on.job.newest_generation() == 1
 
@@ -141,4 +141,4 @@ async def test_who_makes_steps_or_waits_for_somebody_that_prepares_is_not_stoppe
         await asyncio.sleep(LASTS_S / 3)
     await goes_on(world)
     assert on.job.newest_generation() == 1
-    assert not said(nodes, "is kept out")
+    assert not said(nodes, "is quarantined")

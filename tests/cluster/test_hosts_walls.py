@@ -39,7 +39,7 @@ async def test_a_firewall_that_resets_costs_one_restart_and_then_only_leases_cou
     restarts = world[0].generation
     assert restarts <= 3
     await first.says(
-        rf"{rejected.id}: no connection to its agent at {host}:\d+ \(connection refused\); it has ended or a"
+        rf"{rejected.id}: no connection to its agent at {host}:\d+ \(connection refused\); it has exited or a"
     )
 
     await on.trust([first, second])
@@ -75,7 +75,7 @@ async def test_a_node_that_cannot_be_dialled_joins_and_is_named_once_with_its_ad
     assert [worker.node for worker in world] == [first.id, late.id]
     place = rf"{host.address}:{on.port(late)}"
     await first.says(
-        rf"{late.id}: no connection to its agent at {place} \(timed out\); it has ended or a firewall is in"
+        rf"{late.id}: no connection to its agent at {place} \(timed out\); it has exited or a firewall is in"
     )
     await asyncio.sleep(LINK_PATIENCE_S)  # In this time it is dialled again, which nobody tells a second time.
     assert len(said([first], "no connection to its agent")) == 1

@@ -27,7 +27,7 @@ pytestmark = [
 LINE = "x" * 999
 LINES = 40_000
 """More than what is kept for a disk that stands still: 40 MB."""
-STOOD_STILL = r"\[elastic-launch\] the console stood still: (\d+) bytes are only in the logs"
+STOOD_STILL = r"\[elastic-launch\] the console was blocked: (\d+) bytes are only in the logs"
 MUCH = f"import sys; [print(n, {LINE!r}) for n in range({LINES})]"
 
 
@@ -67,7 +67,7 @@ def test_a_job_goes_through_a_loss_and_a_failure_while_the_disk_stands_still_and
 
     async def story(job: Job, disk: disks.Disk) -> None:
         log = disk.path / "log"
-        kept = await job.node("--np", "2", "--log_dir", str(log), ttl_s=QUICK_TTL_S)
+        kept = await job.node("--np", "2", "--log-dir", str(log), ttl_s=QUICK_TTL_S)
         await kept.says("joined")
         lost = await job.node("--np", "2", ttl_s=QUICK_TTL_S)
         first, _ = await job.world(1, 2)
@@ -76,7 +76,7 @@ def test_a_job_goes_through_a_loss_and_a_failure_while_the_disk_stands_still_and
         with disk.frozen():
             await first.obeys("run", MUCH)  # A console that takes less than that gets less.
             await kept.says(
-                r"does not take writes .* up to \d+\.\d MB of output wait for the disk, and more is left out"
+                r"does not accept writes .* up to \d+\.\d MB of output wait for the disk, and more is dropped"
             )
             lost.signal(SIGKILL)
             (alone,) = await job.world(2, 1)
@@ -86,14 +86,14 @@ def test_a_job_goes_through_a_loss_and_a_failure_while_the_disk_stands_still_and
             await kept.says("^    the last words$")
             (again,) = await job.world(3, 1)
             await again.obeys("print", "again")
-        await kept.says(r"takes writes again; \d+\.\d MB of output were left out of workerlog\.0")
+        await kept.says(r"accepts writes again; \d+\.\d MB of output were dropped from workerlog\.0")
         await again.exits(0)
         assert await kept.exits() == 0
         assert not [line for line in kept.lines if "lease is lost" in line]
         lines = (log / "workerlog.0").read_text().splitlines()
         numbers = [int(found[1]) for line in lines if (found := re.fullmatch(rf"(\d+) {LINE}", line))]
         assert numbers == sorted(numbers)
-        gaps = [re.match(r"==== (\d+) bytes are missing here: the disk stood still ====", line) for line in lines]
+        gaps = [re.match(r"==== (\d+) bytes are missing here: the disk was stalled ====", line) for line in lines]
         missing = sum(int(gap[1]) for gap in gaps if gap)
         whole = sum(len(f"{number} {LINE}\n") for number in range(LINES))
         there = sum(len(line) for line in lines if "xx" in line) + len(numbers)
@@ -105,19 +105,19 @@ def test_a_job_goes_through_a_loss_and_a_failure_while_the_disk_stands_still_and
         ]
         assert order == sorted(order)
         assert lines[-1] == "==== rank 0 gen 3 ended: exit 0 ===="
-        assert "takes writes again" in (log / "launcher.log").read_text()
+        assert "accepts writes again" in (log / "launcher.log").read_text()
 
     play(story)
 
 
 def test_an_agent_ends_while_the_disk_stands_still_and_says_that_the_end_of_its_logs_is_lost(play: Play) -> None:
     async def story(job: Job, disk: disks.Disk) -> None:
-        node = await job.node("--np", "1", "--log_dir", str(disk.path / "log"))
+        node = await job.node("--np", "1", "--log-dir", str(disk.path / "log"))
         (worker,) = await job.world(1, 1)
         with disk.frozen():
             await worker.exits(0)
             await node.says("the job has completed")
-            await node.says(r"does not take writes: the last \d+ of them are lost")
+            await node.says(r"does not accept writes: the last \d+ of them are lost")
             assert await node.exits() == 0
         await node.leaves_nothing()
         assert "the job has completed" in (disk.path / "log" / "launcher.log").read_text()
@@ -127,7 +127,7 @@ def test_an_agent_ends_while_the_disk_stands_still_and_says_that_the_end_of_its_
 
 def test_an_agent_that_is_killed_while_the_disk_stands_still_loses_nothing_that_it_had_said_before(play: Play) -> None:
     async def story(job: Job, disk: disks.Disk) -> None:
-        node = await job.node("--np", "1", "--log_dir", str(disk.path / "log"))
+        node = await job.node("--np", "1", "--log-dir", str(disk.path / "log"))
         (worker,) = await job.world(1, 1)
         with disk.frozen():
             await worker.obeys("print", "precious")
@@ -151,7 +151,7 @@ def test_a_console_on_a_disk_that_stands_still_stops_nobody_and_says_what_is_mis
 
     async def story(job: Job, disk: disks.Disk) -> None:
         out = disk.path / "out"
-        by_lease = ("--np", "2", "--silence_timeout", "0")
+        by_lease = ("--np", "2", "--silence-timeout", "0")
         kept = await job.node(*by_lease, "--console", "local0", ttl_s=QUICK_TTL_S, within=into(out))
         lost = await job.node(*by_lease, ttl_s=QUICK_TTL_S)
         world = await job.world(1, 2)
@@ -163,7 +163,7 @@ def test_a_console_on_a_disk_that_stands_still_stops_nobody_and_says_what_is_mis
             (alone,) = await job.world(2, 1)
             await alone.exits(3)
             (again,) = await job.world(3, 1)
-        await until_written(out, STOOD_STILL)  # Until the disk takes writes again, new output is left out, too.
+        await until_written(out, STOOD_STILL)  # Until the disk accepts writes again, new output is left out, too.
         await again.obeys("print", "after")
         await again.exits(0)
         assert await kept.exits() == 0
@@ -204,9 +204,9 @@ def test_an_agent_ends_while_the_disk_of_its_console_stands_still_and_the_file_h
 def test_a_folder_that_does_not_answer_at_the_start_is_one_line_and_exit_code_2(play: Play) -> None:
     async def story(job: Job, disk: disks.Disk) -> None:
         with disk.frozen():
-            node = await job.node("--np", "1", "--log_dir", str(disk.path / "log"))
+            node = await job.node("--np", "1", "--log-dir", str(disk.path / "log"))
             assert await node.exits() == 2
         (line,) = node.lines
-        assert re.search(r"--log_dir \S+ has not answered for 10 s .*; mend it, or name another folder", line)
+        assert re.search(r"--log-dir \S+ has not responded for 10 s .*; repair it, or choose another folder", line)
 
     play(story)

@@ -67,7 +67,7 @@ def operator(data: bytes) -> None:
     shown = io.StringIO()
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
         try:
-            asked = cli.parser().parse_args([cli._underscored(word) for word in words])
+            asked = cli.parser().read(words)
             named_job.named_job(vars(asked), environ)
             store_access.read_access(named_values(vars(asked), environ, JOB_FLAGS), environ)
         except ConfigError as error:
@@ -134,18 +134,18 @@ READERS = (
     ),
 )
 EXAMPLES = {
-    "--elastic_server": b"10.0.0.5:2379,https://[fe80::1]:2379",
+    "--elastic-server": b"10.0.0.5:2379,https://[fe80::1]:2379",
     "--ips": b"a,10.0.0.2,fe80::1",
     "--servers": b"a:6170,b:6170",
     "--workers": b"a,b,[::1]:70",
     "--gpus": b"0, 3,GPU-12ab",
     "--np": b"1:4",
-    "--port_range": b"35000:35099",
-    "--key_prefix": b"/team/elastic",
+    "--port-range": b"35000:35099",
+    "--key-prefix": b"/team/elastic",
     "--preload": b"numpy,my.model",
-    "--log_max_bytes": b"1GB",
-    "--memory_limit": b"8GiB",
-    "--fatal_exit_codes": b"3,4",
+    "--log-max-bytes": b"1GB",
+    "--memory-limit": b"8GiB",
+    "--fatal-exit-codes": b"3,4",
     "--host": b"[fe80::1%eth0]",
 }
 
@@ -162,7 +162,7 @@ def every_flag() -> list[bytes]:
 
 
 COMMAND = (
-    b"--elastic_server\n10.0.0.5:2379\n--job_id\nj1\n--np=2:4\n--ips=a,b,c,d\n--nproc-per-node\nauto\n--log_dir\nlog\n-m\n"
+    b"--elastic-server\n10.0.0.5:2379\n--job_id\nj1\n--np=2:4\n--ips=a,b,c,d\n--nproc-per-node\nauto\n--log_dir\nlog\n-m\n"
     b"train.main\n--lr\n0.1"
 )
 PADDLE = (
@@ -179,7 +179,7 @@ PLACES = (
 CTL = (
     b"status\n--elastic_server\nh:2379\n--job_id\nj1\n--json",
     b"events\n--elastic-server=h:1\n--job_id=j1",
-    b"doctor\n$ELASTIC_SERVER=h:2379\n$ELASTIC_JOB_ID=j1",
+    b"doctor\n$ELASTIC_ETCD=h:2379\n$ELASTIC_JOB_ID=j1",
 )
 TARGETS = (
     Target("flags", flags, (COMMAND, PADDLE, *every_flag())),

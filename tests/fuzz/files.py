@@ -63,7 +63,7 @@ def fenced(data: bytes) -> None:
 
 
 def rolled(data: bytes) -> None:
-    """What --restore_step did last."""
+    """What --restore-step did last."""
     at = folder("rolled")
     (at / restore_step.RECORD).write_bytes(data)
     with contextlib.suppress(CheckpointError):

@@ -1,30 +1,19 @@
-"""Counts retired words in the prose of the project and compares the counts with the recorded ones.
+"""Finds retired words in the prose of the project: docs, messages, docstrings and comments.
 
-    python -m tests.lint.glossary               fail if a count differs from glossary.json
-    python -m tests.lint.glossary --list WORD   print every use of a word
-    python -m tests.lint.glossary --write       record lower counts; refuse to raise any
+    python -m tests.lint.glossary    print every use, with the words to write instead; exit with 1 if there is one
 
-A count may only fall. A word without a recorded count is new in the table: `--write` records it. To record a count
-again after its pattern became wider, delete its line from glossary.json first.
+A new word may be listed in GLOSSARY only when no use of it is left.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.lint.prose import ROOT, Passage, of_project
-
-RECORD: Final = Path(__file__).with_suffix(".json")
-COMMAND: Final = "python -m tests.lint.glossary"
-PLACES_MAX: Final = 5
-"""Uses that the line about a risen count lists; more do not fit on a line of a terminal."""
 
 
 class Retired(NamedTuple):
@@ -138,62 +127,15 @@ def uses(word: Retired, passages: Iterable[Passage]) -> list[Use]:
     ]
 
 
-def complaints(by_name: Mapping[str, Sequence[Use]], recorded: Mapping[str, int]) -> list[str]:
-    """Return one line for each word whose count is not the recorded one; none if all agree."""
-    instead = {word.name: word.instead for word in GLOSSARY}
-    lines = []
-    for name, places in sorted(by_name.items()):
-        count, allowed = len(places), recorded.get(name)
-        if allowed is None:
-            lines.append(f"{name}: {count} uses, none recorded; record them: {COMMAND} --write")
-        elif count > allowed:
-            listed = ", ".join(f"{use.path}:{use.line}" for use in places[:PLACES_MAX])
-            lines.append(
-                f"{name}: {count} uses, {allowed} recorded. Say instead: {instead.get(name, '?')}. "
-                f"Used in {listed}{' …' if count > PLACES_MAX else ''} (all: {COMMAND} --list {shlex.quote(name)})"
-            )
-        elif count < allowed:
-            lines.append(f"{name}: {count} uses, {allowed} recorded; record the lower count: {COMMAND} --write")
-    gone = sorted(recorded.keys() - by_name.keys())
-    return lines + [f"{name}: recorded, but not in the glossary; drop it: {COMMAND} --write" for name in gone]
-
-
-def risen(by_name: Mapping[str, Sequence[Use]], recorded: Mapping[str, int]) -> list[str]:
-    """Return the words that have more uses than recorded; a word that is not recorded is not one of them."""
-    return sorted(name for name, places in by_name.items() if len(places) > recorded.get(name, len(places)))
-
-
-def record(by_name: Mapping[str, Sequence[Use]]) -> str:
-    """Return the text of glossary.json for these uses: one line per word, sorted."""
-    return json.dumps({name: len(places) for name, places in by_name.items()}, indent=4, sort_keys=True) + "\n"
-
-
-def main(arguments: Sequence[str] | None = None, root: Path = ROOT, path: Path = RECORD) -> int:
-    """Check, list or write, as the arguments say; return the exit code."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Counts retired words; a count may only fall.")
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument("--list", metavar="WORD", choices=[word.name for word in GLOSSARY], help="print every use")
-    action.add_argument("--write", action="store_true", help="record lower counts")
-    chosen = parser.parse_args(arguments)
-
+def main(root: Path = ROOT) -> int:
+    """Print every use of a retired word; return the exit code."""
     passages = list(of_project(root))
-    if chosen.list:
-        word = next(word for word in GLOSSARY if word.name == chosen.list)
-        for use in uses(word, passages):
-            print(f"{use.path}:{use.line}: {use.context}")
-        return 0
-
-    # The file that was edited last is the likeliest to have the new use, so its uses are listed first.
-    passages.sort(key=lambda passage: -(root / passage.path).stat().st_mtime)
-    by_name = {word.name: uses(word, passages) for word in GLOSSARY}
-    recorded: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
-    lines = complaints(by_name, recorded)
-    if chosen.write and not risen(by_name, recorded):
-        path.write_text(record(by_name))
-        return 0
-    if chosen.write:
-        print("nothing is recorded, because counts have risen:", ", ".join(risen(by_name, recorded)), file=sys.stderr)
-    for line in lines:
+    lines = [
+        f"{use.path}:{use.line}: {word.name} (write: {word.instead}): {use.context}"
+        for word in GLOSSARY
+        for use in uses(word, passages)
+    ]
+    for line in sorted(lines):
         print(line, file=sys.stderr)
     return 1 if lines else 0
 

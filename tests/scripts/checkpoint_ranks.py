@@ -17,6 +17,7 @@ LIMIT_S = 90.0
 PROLOGUE = """
 import os, sys, warnings
 warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # Before torch 2.13 its checkpoints used that.
 rank, world, folder, meeting = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 import torch
 import torch.distributed as dist

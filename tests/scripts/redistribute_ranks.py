@@ -69,7 +69,7 @@ def every_type(rank: int, world: int) -> bool:
 
 def large(rank: int, world: int) -> bool:
     """Messages of several sizes, more of them than may be on the way at a time."""
-    redistribute.MESSAGE_BYTES_MAX, redistribute.SMALL_BYTES, redistribute.ON_THE_WAY_BYTES_MAX = 4000, 1000, 9000
+    redistribute.MESSAGE_BYTES_MAX, redistribute.SMALL_BYTES, redistribute.IN_FLIGHT_BYTES_MAX = 4000, 1000, 9000
     wholes = {str(i): content((i, 50), torch.float32) for i in range(1, 90, 4)}
     offers = {key: [piece(whole, rows(tuple(whole.shape), [0], rank))] for key, whole in wholes.items()}
     others = {key: empty(whole, Box.whole(whole.shape)) for key, whole in wholes.items()}

@@ -158,7 +158,7 @@ def run(node: AgentNode) -> dict[int, Any]:
 
     logs = DefaultLogsSpecs(tempfile.mkdtemp(dir="."), tee=Std.ALL if node.log_prefix else Std.NONE)
     low, high = node.nnodes
-    conf: dict[str, Any] = {"last_call_timeout": "0.5", "lease_ttl": "10", "grow_every": "0", **node.conf}
+    conf: dict[str, Any] = {"last_call_timeout": "0.5", "lease_ttl": "10", "scale_up_interval": "0", **node.conf}
 
     def launched() -> dict[int, Any]:
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch

@@ -85,7 +85,7 @@ class Forked:
         """All that it writes to stdout to its end, after which it may run for as long as the limit."""
         self.stdin.close()
         with self.stdout:
-            text = self.stdout.read()
+            text = without_gloo(self.stdout.read())
         self.wait(limit_s)
         return text
 
@@ -101,6 +101,11 @@ class Forked:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):  # It has ended since.
                 os.kill(self.pid, number)
+
+
+def without_gloo(text: str) -> str:
+    """What was written to stdout, without the lines that gloo of an older torch writes there."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo] "))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from elastic.core.agent.state import Phase
 from elastic.core.kv import Delete, KeyRange, Put
 from elastic.core.membership.memory import LINK_PATIENCE_S
-from elastic.core.membership.planned_changes import GROW_EVERY_S
+from elastic.core.membership.planned_changes import SCALE_UP_INTERVAL_S
 from elastic.core.membership.situation import BATCH_S
 from elastic.core.model import ChangeReason, Generation, GenerationMember, Go, OutcomeKind
 from elastic.core.transactions import Transaction
@@ -44,7 +44,7 @@ STOP_S = 3.0
 class Expected:
     """Something that must come within a time. `formed` and `went` complain about what comes meanwhile."""
 
-    promise: str
+    guarantee: str
     text: str
     until: float
     done: Callable[[StoreView], bool]
@@ -126,7 +126,7 @@ class Calm(Observer):
             if transaction.kind == "go" and view.go is not None:
                 said = one.went(view.generation.value, view.go.value)
             if said:
-                world.fail(one.promise, said)
+                world.fail(one.guarantee, said)
 
     def _note_kept_out(self, world: World) -> None:
         """A host is kept out: from now on it is expected back, when its time is over."""
@@ -134,7 +134,7 @@ class Calm(Observer):
         if view.generation is None or view.generation.value.why is not ChangeReason.QUARANTINED:
             return
         one = max(view.generation.value.budget.hosts, key=lambda one: one.left_s)
-        grow_s = GROW_EVERY_S if world.spec.grow_every_s is None else world.spec.grow_every_s
+        grow_s = SCALE_UP_INTERVAL_S if world.spec.scale_up_interval_s is None else world.spec.scale_up_interval_s
         self.out = (one.host, world.now + one.left_s * 1.05 + grow_s + BACK_S, world.job.done_s)
 
     def _look_for_host(self, world: World, host: str, done_s: float) -> None:
@@ -163,7 +163,7 @@ class Calm(Observer):
                 if workers.stopping and node.workers is workers:
                     world.fail("7", f"the store is away, or just back, and {name} stops its workers")
             if world.now > self.outage_until:
-                world.counts["promise 7 was looked at"] += 1
+                world.counts["guarantee 7 was looked at"] += 1
                 self.outage = None
         if self.back is not None:
             self._look_for_return(world, *self.back)
@@ -190,7 +190,7 @@ class Calm(Observer):
         if since < 0:
             self.lost = (node, world.now)
         elif view.verdict is not None or view.generation is None or view.generation.value.index(node.name) is None:
-            world.counts["promises 3 and 6 were looked at"] += 1
+            world.counts["guarantees 3 and 6 were looked at"] += 1
             self.lost = None
             if view.verdict is None and view.generation is not None:
                 self._expect_go(world, view.generation.value)
@@ -223,7 +223,7 @@ class Calm(Observer):
                 if view.verdict is None:
                     one.then()
             elif world.now > one.until:
-                world.fail(one.promise, one.text)
+                world.fail(one.guarantee, one.text)
 
 
 def went(view: StoreView) -> int:
@@ -257,7 +257,11 @@ def crash(world: World, calm: Calm, node: Node, old: Generation) -> None:
         if generation.index(node.name) is not None:
             return f"{generation.g} still has {node.name}, which died"
         later = generation.g > old.g + 1  # At the gate: a spare that was not linked yet joins, too.
-        return "" if generation.why is ChangeReason.LOSS or later else f"{generation.why} after the loss of {node.name}"
+        return (
+            ""
+            if generation.why is ChangeReason.NODE_LOST or later
+            else f"{generation.why} after the loss of {node.name}"
+        )
 
     calm.expect(
         world,
@@ -356,7 +360,7 @@ def shrink(world: World, calm: Calm, node: Node, old: Generation) -> None:
         here = [place.node for place in generation.members]
         return (
             ""
-            if here == names and generation.why is ChangeReason.SHRINK
+            if here == names and generation.why is ChangeReason.SCALE_DOWN
             else f"{generation.why} to {here}, not {names}"
         )
 
@@ -387,7 +391,7 @@ def growth(world: World, calm: Calm, node: Node, old: Generation) -> None:
     """Two nodes come for whom there is room, then one more: two growths, the second in its time."""
     if world.spec.ips or set(calm.view(world).members) != {place.node for place in old.members}:
         return
-    if any(one.core.facts.memory.grown_at is not None for one in world.nodes.values()):
+    if any(one.core.facts.memory.scaled_up_at is not None for one in world.nodes.values()):
         return
     world.scale_to(len(old.members) + 2)
     fresh = [world.start_node("grown0", warm=True)]
@@ -395,12 +399,12 @@ def growth(world: World, calm: Calm, node: Node, old: Generation) -> None:
     def second() -> None:
         fresh.append(world.start_node("grown1", warm=True))
 
-    world.after(world.random.uniform(0.0, 0.4) * world.spec.settle_s, second)
-    until = world.now + 2 * world.spec.settle_s + LINK_PATIENCE_S + 2.0
+    world.after(world.random.uniform(0.0, 0.4) * world.spec.join_window_s, second)
+    until = world.now + 2 * world.spec.join_window_s + LINK_PATIENCE_S + 2.0
 
     def formed(generation: Generation) -> str:
         missing = [one.name for one in fresh if generation.index(one.name) is None]
-        return f"{generation.why} without {missing}" if missing or generation.why is not ChangeReason.GROWTH else ""
+        return f"{generation.why} without {missing}" if missing or generation.why is not ChangeReason.SCALE_UP else ""
 
     def once_more() -> None:
         world.after(2.0, lambda: grow_again(world, calm))
@@ -413,15 +417,15 @@ def growth(world: World, calm: Calm, node: Node, old: Generation) -> None:
 def grow_again(world: World, calm: Calm) -> None:
     """A node comes soon after the job has grown: it is taken in when the pause is over, or at once if there is none."""
     old = calm.steady(world)
-    if old is None or old.why is not ChangeReason.GROWTH:
+    if old is None or old.why is not ChangeReason.SCALE_UP:
         return
     first = world.nodes[old.members[0].node]
-    given = world.spec.grow_every_s
+    given = world.spec.scale_up_interval_s
 
     def apart_s() -> float:
         """How far apart two growths are, as long as the first node's workers are what they are now."""
         listens = first.workers is not None and first.core.facts.memory.listening == old.g
-        return given if given is not None else 0.0 if listens else GROW_EVERY_S
+        return given if given is not None else 0.0 if listens else SCALE_UP_INTERVAL_S
 
     every_s = apart_s()
     grown_at = world.now
@@ -432,11 +436,13 @@ def grow_again(world: World, calm: Calm) -> None:
     def formed(generation: Generation) -> str:
         soon = world.now < grown_at - 2.0 - STOP_S + 0.9 * apart_s()
         return (
-            f"grown again after {world.now - grown_at:.1f} s" if soon and generation.why is ChangeReason.GROWTH else ""
+            f"grown again after {world.now - grown_at:.1f} s"
+            if soon and generation.why is ChangeReason.SCALE_UP
+            else ""
         )
 
-    text = f"{fresh.name} came and is not taken in, --grow_every was {every_s} for {leader}"
-    until = world.now + every_s + world.spec.settle_s + LINK_PATIENCE_S + 2.0
+    text = f"{fresh.name} came and is not taken in, --scale-up-interval was {every_s} for {leader}"
+    until = world.now + every_s + world.spec.join_window_s + LINK_PATIENCE_S + 2.0
     calm.expect(world, Expected("3", text, until, lambda view: fresh.name in inside(view), formed))
 
 
@@ -459,7 +465,13 @@ def false_proof(world: World, calm: Calm, node: Node, old: Generation) -> None:
         return went(view) > old.g and node.name in inside(view) and view.generation is not None
 
     text = f"{node.name} was taken for dead, lives, and is not in the world again"
-    until = world.now + 2 * STOP_S + BATCH_S + world.spec.settle_s + (world.spec.grow_every_s or GROW_EVERY_S)
+    until = (
+        world.now
+        + 2 * STOP_S
+        + BATCH_S
+        + world.spec.join_window_s
+        + (world.spec.scale_up_interval_s or SCALE_UP_INTERVAL_S)
+    )
     calm.expect(world, Expected("6", text, until, done, went=came_back))
 
 
@@ -476,7 +488,7 @@ def everybody_starts_again(world: World, calm: Calm, node: Node, old: Generation
 
     for one in dead:
         world.after(world.random.uniform(0.05, 0.5), lambda host=one.host: again(host))  # type: ignore[misc]
-    until = world.now + world.spec.lease_ttl_s + 2 * world.spec.settle_s + LINK_PATIENCE_S + STOP_S
+    until = world.now + world.spec.lease_ttl_s + 2 * world.spec.join_window_s + LINK_PATIENCE_S + STOP_S
     text = f"all were started again, everybody saw the old ones dead, and nothing starts by {until:.0f}"
     calm.expect(world, Expected("6", text, until, lambda view: went(view) > old.g))
 
@@ -533,24 +545,24 @@ def walled(world: World, calm: Calm, node: Node, old: Generation) -> None:
     """A node comes for whom there is room and whom nobody can connect to: it is taken in without a link."""
     if not world.links or world.spec.ips or set(calm.view(world).members) != {place.node for place in old.members}:
         return
-    if any(one.core.facts.memory.grown_at is not None for one in world.nodes.values()):
+    if any(one.core.facts.memory.scaled_up_at is not None for one in world.nodes.values()):
         return
     world.scale_to(len(old.members) + 1)
     fresh = world.start_node("walled", warm=True)
     fresh.unlinkable = True
-    until = world.now + LINK_PATIENCE_S + world.spec.settle_s + STOP_S
+    until = world.now + LINK_PATIENCE_S + world.spec.join_window_s + STOP_S
     calm.expect(world, Expected("3", f"{fresh.name} is not taken in", until, lambda view: fresh.name in inside(view)))
 
 
 def long_outage(world: World, calm: Calm, node: Node, old: Generation) -> None:
     """The store is away for longer than the limit: all stop, and start again soon after it is back."""
-    seconds = world.spec.store_outage_limit_s + world.spec.lease_ttl_s + 3.0
+    seconds = world.spec.etcd_outage_timeout_s + world.spec.lease_ttl_s + 3.0
     if world.seed % 8 == 4:  # It is there, and nobody reaches it: every lease ends.
         for one in world.nodes.values():
             world.astray_for(one, seconds)
     else:
         world.away_for(seconds)
-    until = world.now + seconds + 2 * world.spec.lease_ttl_s + world.spec.settle_s + LINK_PATIENCE_S + 2 * STOP_S
+    until = world.now + seconds + 2 * world.spec.lease_ttl_s + world.spec.join_window_s + LINK_PATIENCE_S + 2 * STOP_S
     text = f"the store is back, and nothing starts by {until:.0f}"
     calm.expect(world, Expected("7", text, until, lambda view: went(view) > old.g))
 
@@ -567,11 +579,11 @@ def long_astray(world: World, calm: Calm, node: Node, old: Generation) -> None:
 
     def formed(generation: Generation) -> str:
         # A planned change may begin before anybody knows of it; at its gate nobody is waited for so long.
-        soon = world.now < began + 0.9 * world.spec.store_outage_limit_s and generation.g == old.g + 1
+        soon = world.now < began + 0.9 * world.spec.etcd_outage_timeout_s and generation.g == old.g + 1
         without = generation.index(node.name) is None
         return f"{node.name} does not reach the store, works on, and is left out" if soon and without else ""
 
-    longest = world.spec.store_outage_limit_s + 2 * world.spec.lease_ttl_s
+    longest = world.spec.etcd_outage_timeout_s + 2 * world.spec.lease_ttl_s
     world.astray_for(node, 2 * longest)
     until = world.now + longest + NOTICE_S + STOP_S
     text = f"{node.name} is away for longer than the limit, and nobody goes on without it"
@@ -605,7 +617,9 @@ def failure_while_astray(world: World, calm: Calm, node: Node, old: Generation) 
     text = f"{node.name} does not reach the store, and the others wait for it for too long"
 
     def formed(generation: Generation) -> str:
-        return f"{node.name} counts as lost, and it is heard" if short and generation.why is ChangeReason.LOSS else ""
+        return (
+            f"{node.name} counts as lost, and it is heard" if short and generation.why is ChangeReason.NODE_LOST else ""
+        )
 
     def fails() -> None:
         workers = first.workers
@@ -631,8 +645,8 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
     apart_for(world, node, 110.0 if longer else REACH_S + world.random.uniform(10.0, 40.0))
 
     # With heartbeats a single machine that the others do not reach is evicted before its workers give up.
-    evicts = (ChangeReason.LOSS, ChangeReason.LEFT, ChangeReason.JOINED) if world.heartbeats_on else ()
-    expected = (ChangeReason.FAILURE, ChangeReason.QUARANTINED, ChangeReason.GROWTH, *evicts)
+    evicts = (ChangeReason.NODE_LOST, ChangeReason.LEFT, ChangeReason.JOINED) if world.heartbeats_on else ()
+    expected = (ChangeReason.FAILURE, ChangeReason.QUARANTINED, ChangeReason.SCALE_UP, *evicts)
 
     def formed(generation: Generation) -> str:
         return "" if generation.why in expected else f"{generation.why} in a split network"
@@ -650,7 +664,7 @@ def split(world: World, calm: Calm, node: Node, old: Generation) -> None:
         def joins(generation: Generation) -> str:
             before = generation.before.nodes if generation.before is not None else ()
             fresh = generation.index(node.name) is not None and node.name not in before
-            back = node.apart and generation.why is ChangeReason.GROWTH and fresh
+            back = node.apart and generation.why is ChangeReason.SCALE_UP and fresh
             return f"{node.name} joins while nobody reaches it" if back else ""
 
         text = f"{node.name} is cut from the others for ever"

@@ -1,4 +1,4 @@
-"""The promises of the design (section 3), looked at after everything that happens.
+"""The guarantees of the design (section 3), looked at after everything that happens.
 
 1 is checked literally, on the intervals in which workers run; 8 on the nursery's clock and on every lease that ends.
 """
@@ -14,7 +14,7 @@ from elastic.core.view import StoreView
 from tests.sim.nodes import KEYS, KILL_S, Node, Observer, SharedReader, WorkerSet
 from tests.sim.world import World
 
-PLANNED = (ChangeReason.DRAIN, ChangeReason.GROWTH, ChangeReason.SHRINK, ChangeReason.STOP)
+PLANNED = (ChangeReason.DRAIN, ChangeReason.SCALE_UP, ChangeReason.SCALE_DOWN, ChangeReason.STOP)
 THAW_S = 0.5
 """A node that was frozen as a whole may need this long until its nursery has looked at the clock."""
 LATE_S = KILL_S * 1.1 + 0.01
@@ -126,7 +126,7 @@ class Promises(Observer):
             world.fail("14", f"{generation.why} after {sorted(oks)} were done")
         if started and old and oks == set(old):
             world.fail("14", f"generation {generation.g} although all of {before.g} was done")
-        if len(survivors) < len(old) and generation.why is ChangeReason.LOSS and oks - set(names) and survivors:
+        if len(survivors) < len(old) and generation.why is ChangeReason.NODE_LOST and oks - set(names) and survivors:
             lost_ok = [name for name in oks - set(names) if name in generation.reason]
             if lost_ok:
                 world.fail("14", f"{lost_ok} had recorded ok and counts as lost")

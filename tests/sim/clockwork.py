@@ -56,11 +56,11 @@ class Clockwork:
         self.spec = JobSpec(
             np=self.np,
             slots=rng.choice([1, 1, 2]),
-            settle_s=rng.choice([1.0, 3.0]),
-            grow_every_s=rng.choice([5.0, 15.0, None]),
+            join_window_s=rng.choice([1.0, 3.0]),
+            scale_up_interval_s=rng.choice([5.0, 15.0, None]),
             restarts_max=rng.choice([2, 4, 30]),
             lease_ttl_s=rng.choice([2.0, 5.0]),
-            store_outage_limit_s=rng.choice([15.0, 30.0]),
+            etcd_outage_timeout_s=rng.choice([15.0, 30.0]),
             silence_timeout_s=random.Random(f"{seed} silence").choice(TIMEOUTS_S),
             fatal_exit_codes=(9,),
             ips=tuple(rng.sample([f"h{number}" for number in range(size)], size)) if seed % 5 == 3 else (),
@@ -76,10 +76,10 @@ class Clockwork:
         """Keep a line for the person who replays a seed."""
         self.trace.append(f"{self.now:9.3f} {text}")
 
-    def fail(self, promise: str, text: str) -> None:
-        """Say that a promise was broken."""
-        self.log(f"VIOLATION of promise {promise}: {text}")
-        raise Violation(f"seed {self.seed}: promise {promise}: {text}")
+    def fail(self, guarantee: str, text: str) -> None:
+        """Say that a guarantee was broken."""
+        self.log(f"VIOLATION of guarantee {guarantee}: {text}")
+        raise Violation(f"seed {self.seed}: guarantee {guarantee}: {text}")
 
     def local(self, node: Node) -> float:
         """A node's own clock."""

@@ -61,11 +61,11 @@ class Ends(Observer):
             if facts.phase is Phase.RUNNING and world.now > told_at + DRAIN_PATIENCE_S + STUCK_S:
                 world.fail("drain", f"{node.name} was told to leave, nobody takes notice, and it goes on")
             self._drained(world, node, max(node.drained_at, node.thawed_at))
-        timeout_s, here = facts.limits.elastic_timeout_s, world.local(node)
+        timeout_s, here = facts.limits.join_timeout_s, world.local(node)
         idle = facts.phase in IDLE or (facts.phase is Phase.DONE and facts.member is None)
         patient = timeout_s is None or not idle or world.now < node.thawed_at + SLACK_S
         if not patient and here > facts.leaving.idle_since + (timeout_s or 0.0) + PATIENCE_S:
-            world.fail("patience", f"{node.name} waits in {facts.phase} for longer than its --elastic_timeout")
+            world.fail("patience", f"{node.name} waits in {facts.phase} for longer than its --join-timeout")
         if facts.registration.refusal and facts.phase is not Phase.ENDED:
             world.fail("refusal", f"{node.name} was refused and stays: {facts.registration.refusal}")
         unwell = self._unwell.get(node.name, -1e9)

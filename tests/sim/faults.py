@@ -40,14 +40,14 @@ def crash_agent(world: World, rng: random.Random) -> None:
 
 
 def power_off(world: World, rng: random.Random) -> None:
-    """A whole node is gone."""
+    """A whole node disappears."""
     node = pick(world, rng)
     if node is not None:
         world.kill_node(node)
 
 
 def restart_on_same_host(world: World, rng: random.Random) -> None:
-    """An agent is killed and started again on its host at once; the machine shows that the old one is dead."""
+    """An agent is killed and restarted on its host at once; the host shows that the old one is dead."""
     node = pick(world, rng)
     if node is None:
         return
@@ -61,7 +61,7 @@ def restart_on_same_host(world: World, rng: random.Random) -> None:
 
 
 def freeze_agent(world: World, rng: random.Random) -> None:
-    """SIGSTOP to the agent alone; nursery and workers go on."""
+    """SIGSTOP to the agent alone; fork server and workers continue."""
     node = pick(world, rng)
     if node is not None and node.hears:
         node.agent_frozen = True
@@ -70,7 +70,7 @@ def freeze_agent(world: World, rng: random.Random) -> None:
 
 
 def freeze_node(world: World, rng: random.Random) -> None:
-    """The machine stands still."""
+    """The host is suspended."""
     node = pick(world, rng)
     if node is not None and node.hears:
         node.frozen = True
@@ -79,7 +79,7 @@ def freeze_node(world: World, rng: random.Random) -> None:
 
 
 def agent_held_up(world: World, rng: random.Random) -> None:
-    """An agent, or its machine, is suspended for a moment: shorter than the silence timeout, or a little longer."""
+    """An agent, or its host, is suspended for a moment: shorter than the silence timeout, or a little longer."""
     node = pick(world, rng)
     if node is not None and node.hears:
         _hold_up(
@@ -94,7 +94,7 @@ def _hold_up(world: World, node: Node, *, whole: bool, seconds: float) -> None:
 
 
 def leader_held_up(world: World, rng: random.Random) -> None:
-    """The leader is suspended for some seconds, and wakes up as the leader that it was."""
+    """The leader is suspended for some seconds, and still believes that it leads when it wakes up."""
     leader = Promises().view(world).leader
     node = world.nodes.get(leader.value.node) if leader is not None else None
     if node is not None and node.hears:
@@ -102,14 +102,14 @@ def leader_held_up(world: World, rng: random.Random) -> None:
 
 
 def slow_network(world: World, rng: random.Random) -> None:
-    """What a node sends and receives over links comes late for a while: jitter, or packets that are lost."""
+    """Messages of a node over links are late for a while: jitter, or lost packets."""
     node = pick(world, rng)
     if node is not None:
         world.late[node.name] = world.now + rng.uniform(5, 30), rng.choice([0.3, 0.8, 2.0])
 
 
 def link_blocked(world: World, rng: random.Random) -> None:
-    """Between two nodes nothing comes through for a while; others reach both."""
+    """Two nodes cannot reach each other for a while; other nodes can reach both."""
     nodes = alive(world)
     if len(nodes) > 1:
         one, other = rng.sample(nodes, 2)
@@ -118,7 +118,7 @@ def link_blocked(world: World, rng: random.Random) -> None:
 
 
 def many_silent(world: World, rng: random.Random) -> None:
-    """A rack or a switch: several nodes are switched off, frozen or cut off in the same moment."""
+    """A rack or a switch fails: several nodes are switched off, suspended or cut off at the same moment."""
     nodes = alive(world)
     some = rng.sample(nodes, min(len(nodes), rng.randint(2, 4)))
     how, seconds = rng.choice(["off", "cut", "frozen"]), rng.uniform(1.0, 20.0)
@@ -142,7 +142,7 @@ def evicted_and_another_comes(world: World, rng: random.Random) -> None:
 
 
 def deaf(world: World, rng: random.Random) -> None:
-    """A node hears nothing from some of the others, or from all, for a while; what it sends arrives."""
+    """A node receives nothing from some of the others, or from all, for a while; its own messages arrive."""
     nodes = alive(world)
     if len(nodes) > 1:
         node = rng.choice(nodes)
@@ -159,40 +159,40 @@ def clock_runs_wrong(world: World, rng: random.Random) -> None:
 
 
 def cut_off(world: World, rng: random.Random) -> None:
-    """A node reaches neither the store nor any other node."""
+    """A node can reach neither the store nor any other node."""
     node = pick(world, rng)
     if node is not None and not node.cut:
         cut_for(world, node, rng.choice([1.0, rng.uniform(3, 30)]))
 
 
 def astray(world: World, rng: random.Random) -> None:
-    """A node does not reach the store, and is still heard by the other nodes."""
+    """A node cannot reach the store; its links to other nodes work."""
     node = pick(world, rng)
     if node is not None and not node.astray:
         world.astray_for(node, rng.choice([1.0, rng.uniform(3, 40)]))
 
 
 def unlinkable(world: World, rng: random.Random) -> None:
-    """A node comes whose agent nobody can connect to (a firewall)."""
+    """A node joins whose agent no other node can connect to (a firewall)."""
     world.start_node("walled").unlinkable = True
 
 
 def split(world: World, rng: random.Random) -> None:
-    """A node reaches the store, and not the other machines; mostly for long."""
+    """A node can reach the store and not the other hosts; usually for long."""
     node = pick(world, rng)
     if node is not None and not node.cut:
         apart_for(world, node, rng.choice([3.0, rng.uniform(15, 40), rng.uniform(40, 150)]))
 
 
 def join_storm(world: World, rng: random.Random) -> None:
-    """Several nodes come in the same moment."""
+    """Several nodes join at the same moment."""
     for number in range(rng.randint(2, 4)):
         if len(alive(world)) < world.size + 3:
             world.after(rng.uniform(0, 0.2), lambda number=number: start(world, f"storm{number}"))  # type: ignore[misc]
 
 
 def leave_and_join(world: World, rng: random.Random) -> None:
-    """One node drains, another comes."""
+    """One node drains, another joins."""
     node = pick(world, rng)
     if node is not None:
         world.drain(node, _time_left(world))
@@ -200,7 +200,7 @@ def leave_and_join(world: World, rng: random.Random) -> None:
 
 
 def drain(world: World, rng: random.Random) -> None:
-    """SIGTERM to one agent, or to all at once; or their machines are taken back."""
+    """SIGTERM to one agent, or to all at once; or their hosts are preempted."""
     nodes = alive(world)
     for node in nodes if rng.random() < 0.1 else nodes[:1] if rng.random() < 0.3 else [rng.choice(nodes or [None])]:
         if node is not None:
@@ -208,21 +208,21 @@ def drain(world: World, rng: random.Random) -> None:
 
 
 def false_proof(world: World, rng: random.Random) -> None:
-    """Links say of a healthy node that its process is gone."""
+    """Links report that the process of a healthy node has exited."""
     node = pick(world, rng)
     if node is not None:
         world.prove_falsely(node)
 
 
 def nursery_dies(world: World, rng: random.Random) -> None:
-    """The nursery of a node dies while its agent lives, and its workers with it; it is started again."""
+    """The fork server of a node dies while its agent lives, and its workers with it; it is restarted."""
     node = pick(world, rng)
     if node is not None:
         world.kill_nursery(node)
 
 
 def everybody_astray(world: World, rng: random.Random) -> None:
-    """No node reaches the store any more, they hear each other, and others come who know none of them."""
+    """No node can reach the store, their links work, and nodes join that none of them knows."""
     for node in alive(world):
         if node.lease is not None and rng.random() < 0.3:
             world.store.revoke(node.lease)
@@ -233,7 +233,7 @@ def everybody_astray(world: World, rng: random.Random) -> None:
 
 
 def join_while_astray(world: World, rng: random.Random) -> None:
-    """A member does not reach the store for longer than its lease, and meanwhile nodes come for whom there is room."""
+    """A member cannot reach the store for longer than its lease, and meanwhile nodes join for which there is room."""
     node = pick(world, rng)
     if node is None or node.astray:
         return
@@ -255,56 +255,56 @@ def loss_in_a_planned_stop(world: World, rng: random.Random) -> None:
 
 
 def two_operators(world: World, rng: random.Random) -> None:
-    """Two operators want different numbers of nodes in the same moment, or one of them the end."""
+    """Two users request different numbers of nodes at the same moment, or one of them a stop."""
     scale(world, rng)
     second = scale if rng.random() < 0.8 else operator_stops
     world.after(rng.uniform(0.0, 0.05), lambda: second(world, rng))
 
 
 def worker_fails(world: World, rng: random.Random) -> None:
-    """A script fails by itself."""
+    """A script fails on its own."""
     worker_ends(world, rng, 1)
 
 
 def crash_loop(world: World, rng: random.Random) -> None:
-    """A script fails again and again, a moment after each start, or asks for a restart, or its nursery dies."""
+    """A script fails again and again, a moment after each start, or requests a restart, or its fork server dies."""
     CrashLoop(world, rng.choice([5, 12]), rng.choice([1, 1, 101, 0]))
     worker_ends(world, rng, 1)
 
 
 def bad_host(world: World, rng: random.Random) -> None:
-    """A host on which workers fail a moment after each start, for a time."""
+    """For a time, workers on one host fail a moment after each start."""
     node = pick(world, rng)
     if node is not None and world.steps > EVENTS_MIN:
         bad_for(world, node, rng.uniform(3.0, 150.0))
 
 
 def worker_asks_restart(world: World, rng: random.Random) -> None:
-    """A script asks for a restart."""
+    """A script requests a restart."""
     worker_ends(world, rng, 101)
 
 
 def worker_hangs(world: World, rng: random.Random) -> None:
-    """A worker makes no step any more; its agent notices that."""
+    """A worker makes no more steps; its agent detects it."""
     nodes = [node for node in alive(world) if node.workers is not None and not node.workers.stopping]
     if nodes and world.steps > EVENTS_MIN:
         world.hang_worker(rng.choice(nodes))
 
 
 def worker_fatal(world: World, rng: random.Random) -> None:
-    """A script ends with a code that must not be tried again."""
+    """A script exits with a code that must not be retried."""
     if world.steps > EVENTS_MIN:
         worker_ends(world, rng, 9)
 
 
 def worker_hopeless(world: World, rng: random.Random) -> None:
-    """A script ends because of something that no restart mends, and has said so."""
+    """A script exits because of a permanent error, and has reported it."""
     if world.steps > EVENTS_MIN:
         worker_ends(world, rng, HOPELESS)
 
 
 def drain_as_a_worker_fails(world: World, rng: random.Random) -> None:
-    """SIGTERM to one agent in the moment in which a worker fails on another."""
+    """SIGTERM to one agent at the moment in which a worker fails on another."""
     nodes = [node for node in alive(world) if node.workers is not None]
     if len(nodes) > 1 and world.steps > EVENTS_MIN:
         failing, leaving = rng.sample(nodes, 2)
@@ -314,24 +314,24 @@ def drain_as_a_worker_fails(world: World, rng: random.Random) -> None:
 
 
 def proposer_lost(world: World, rng: random.Random) -> None:
-    """The proposer is killed at a step of its next proposal."""
+    """The leader is killed during its next proposal."""
     KillAtStep(world, rng.choice(["form", "go", "verdict", "record", "register"]), rng.random() < 0.5)
     if rng.random() < 0.7:
         rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
 
 
 def wrong_slots(world: World, rng: random.Random) -> None:
-    """A node with another number of cards comes; it is refused."""
+    """A node with a different number of GPUs joins; it is rejected."""
     world.start_node("wide", slots=world.spec.slots + 1)
 
 
 def impatient_node(world: World, rng: random.Random) -> None:
-    """A node comes that gives up when no world comes together."""
-    world.start_node("impatient", elastic_timeout_s=rng.uniform(2.0, 6.0))
+    """A node joins that times out when no world forms."""
+    world.start_node("impatient", join_timeout_s=rng.uniform(2.0, 6.0))
 
 
 def late_drain(world: World, rng: random.Random) -> None:
-    """A node is told to leave in the moment in which it comes, or before it has reached the store."""
+    """A node is asked to leave at the moment in which it joins, or before it has reached the store."""
     node = world.start_node("brief")
     if rng.random() < 0.4:
         cut_for(world, node, rng.uniform(15, 30))
@@ -339,7 +339,7 @@ def late_drain(world: World, rng: random.Random) -> None:
 
 
 def drain_while_astray(world: World, rng: random.Random) -> None:
-    """A node is told to leave while it does not reach the store, so that nobody takes notice."""
+    """A node is asked to leave while it cannot reach the store, so that no other node is notified."""
     node = pick(world, rng)
     if node is not None and not node.astray:
         world.astray_for(node, rng.uniform(20, 60))
@@ -353,21 +353,21 @@ def _time_left(world: World) -> float | None:
 
 
 def hold(world: World, rng: random.Random) -> None:
-    """An operator wants more nodes than there are; the job holds, and a node that does not wait for long is in it."""
+    """A user requests more nodes than there are; the job holds, with a node in it that has a short timeout."""
     for number in range(2):
-        world.start_node(f"brisk{number}", elastic_timeout_s=rng.uniform(2.0, 6.0), warm=True)
+        world.start_node(f"brisk{number}", join_timeout_s=rng.uniform(2.0, 6.0), warm=True)
     high = len(alive(world)) + 2
     world.after(rng.uniform(0.2, 4.0), lambda: world.scale_to(high, low=high))
     world.after(rng.uniform(4.0, 6.0), lambda: worker_fails(world, rng))
 
 
 def done_and_gone(world: World, rng: random.Random) -> None:
-    """A node dies in the moment in which it has recorded that its workers ended well."""
+    """A node dies at the moment in which it has recorded that its workers completed."""
     DoneAndGone(world)
 
 
 def overtaken(world: World, rng: random.Random) -> None:
-    """A transaction lingers on its way, and what it was based on is no longer so when it arrives."""
+    """A transaction is delayed, and its preconditions no longer hold when it arrives."""
 
     def scaled(_: Node) -> None:
         scale(world, rng)
@@ -402,7 +402,7 @@ def overtaken(world: World, rng: random.Random) -> None:
 
 
 def lease_lost_and_slow_watch(world: World, rng: random.Random) -> None:
-    """Somebody revokes the lease of a node that, like its nursery, for some seconds hears late or nothing."""
+    """A user revokes the lease of a node whose watch and fork server are late or silent for some seconds."""
     node = pick(world, rng)
     if node is not None and node.lease is not None:
         node.slow_until = world.now + rng.uniform(3, 8)
@@ -411,15 +411,15 @@ def lease_lost_and_slow_watch(world: World, rng: random.Random) -> None:
 
 
 def brisk_and_scaled(world: World, rng: random.Random) -> None:
-    """Nodes that do not wait for long join, and an operator wants them no more; the others take their time to stop."""
+    """Nodes with a short timeout join, and a user scales them away; the others take their time to stop."""
     world.scale_to(len(alive(world)) + 2)
     for number in range(2):
-        world.start_node(f"brisk{number}", elastic_timeout_s=rng.uniform(1.0, 1.5), warm=True)
+        world.start_node(f"brisk{number}", join_timeout_s=rng.uniform(1.0, 1.5), warm=True)
     world.after(rng.uniform(4.0, 12.0), lambda: world.scale_to(max(1, len(alive(world)) - 2)))
 
 
 def scale(world: World, rng: random.Random) -> None:
-    """An operator wants another number of nodes."""
+    """A user requests another number of nodes."""
     view = Promises().view(world)
     if view.spec is not None and view.verdict is None:
         most = world.size + 1
@@ -427,7 +427,7 @@ def scale(world: World, rng: random.Random) -> None:
 
 
 def operator_stops(world: World, rng: random.Random) -> None:
-    """An operator ends the job."""
+    """A user stops the job."""
     view = Promises().view(world)
     if view.spec is not None and view.verdict is None and world.steps > EVENTS_MIN:
         verdict = Verdict(status=FinalStatus.FAILED, reason="stopped", run=1, g=0, at=0.0)

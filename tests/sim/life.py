@@ -137,7 +137,7 @@ def run_seed(seed: int, *, defect: str = "") -> World:
 
 
 def make(seed: int, *, defect: str = "") -> World:
-    """A world before anything has happened, watched by every promise."""
+    """A world before anything has happened, watched by every guarantee."""
     world = World(seed, defect=defect)
     world.observe(Promises(), Rules(), Ends(), Evictions())
     return world
@@ -219,7 +219,7 @@ def _calm(world: World, rng: random.Random) -> None:
         elif kind == "astray" and node is not None and world.links:
             if node.workers is not None:  # A spare may be taken before anybody knows: it asks nobody for a vouch.
                 calm.expect_nothing(world)
-            seconds = rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
+            seconds = rng.uniform(1.0, world.spec.etcd_outage_timeout_s * 0.8)
             world.astray_for(node, seconds, then=lambda: calm.store_is_back(world))
         elif kind == "taken away" and node is not None and world.links:
             calm.expect_nothing(world)
@@ -234,7 +234,7 @@ def _calm(world: World, rng: random.Random) -> None:
         else:
             calm.expect_nothing(world)
             world.away_for(
-                rng.uniform(1.0, world.spec.store_outage_limit_s * 0.8),
+                rng.uniform(1.0, world.spec.etcd_outage_timeout_s * 0.8),
                 then=lambda: calm.store_is_back(world),
                 still=rng.choice([None, lambda: rng.uniform(0.0, storefaults.RECONNECT_S)]),
             )

@@ -33,7 +33,7 @@ PROGRESS_S = 30.0
 
 
 class Ran(NamedTuple):
-    """One run: what was taken, how many events it had, and which promise it broke, if any."""
+    """One run: what was taken, how many events it had, and which guarantee it broke, if any."""
 
     seed: int
     counts: Counter[str]

@@ -145,7 +145,7 @@ def _function(target: object) -> FunctionType:
 
 
 def find(mutation: Mutation, seeds: Iterable[int]) -> Found:
-    """Run seeds with this mutation until one breaks a promise, or the core raises. Once in the life of a process."""
+    """Run seeds with this mutation until one breaks a guarantee, or the core raises. Once in the life of a process."""
     mutation.change()
     settle_memory()
     tried = 0

@@ -2,7 +2,7 @@
 
 A rule is named by its object: a function that decides nothing any more or gives another answer, a row or a compare that
 is left out, rules that change places, a constant with another value. `python -m tests.sim.mutate` breaks each in a
-process of its own and runs seeds until one breaks a promise; `--write` notes that seed in tests/sim/mutations.json.
+process of its own and runs seeds until one breaks a guarantee; `--write` notes that seed in tests/sim/mutations.json.
 Seeds belong to the simulation as it is: when that changes, they are looked for anew.
 """
 
@@ -256,30 +256,36 @@ PLANNED: Final = (
         "no planned change while a member that works on does not reach the store",
         never(planned_changes.out_of_reach),
     ),
-    Mutation("no shrink", "fewer nodes wanted are fewer", never(planned_changes.shrunk)),
-    Mutation("no growth", "the job grows", never(planned_changes.grown)),
-    Mutation("growth: settling", "joining nodes settle", never(planned_changes.grow_settling)),
-    Mutation("growth: too soon", "a job grows at most once in --grow_every", never(planned_changes.grow_later)),
+    Mutation("no shrink", "fewer nodes wanted are fewer", never(planned_changes.scaled_down)),
+    Mutation("no growth", "the job grows", never(planned_changes.scaled_up)),
+    Mutation("growth: settling", "joining nodes settle", never(planned_changes.scale_up_settling)),
+    Mutation(
+        "growth: too soon", "a job grows at most once in --scale-up-interval", never(planned_changes.scale_up_later)
+    ),
     Mutation(
         "growth: as asked",
-        "--grow_every counts",
+        "--scale-up-interval counts",
         becomes(
-            planned_changes._grow_every_s,
-            lambda _, s: 0.0 if s.memory.listening == s.current.g else planned_changes.GROW_EVERY_S,
+            planned_changes._scale_up_interval_s,
+            lambda _, s: 0.0 if s.memory.listening == s.current.g else planned_changes.SCALE_UP_INTERVAL_S,
         ),
     ),
     Mutation(
         "growth: listening",
         "workers that save before they leave need no pause",
         becomes(
-            planned_changes._grow_every_s,
-            lambda _, s: planned_changes.GROW_EVERY_S if s.spec.grow_every_s is None else s.spec.grow_every_s,
+            planned_changes._scale_up_interval_s,
+            lambda _, s: (
+                planned_changes.SCALE_UP_INTERVAL_S
+                if s.spec.scale_up_interval_s is None
+                else s.spec.scale_up_interval_s
+            ),
         ),
     ),
     Mutation(
         "growth: unheard",
         "workers that lose what they have not saved are given a pause",
-        becomes(planned_changes._grow_every_s, lambda _, s: s.spec.grow_every_s or 0.0),
+        becomes(planned_changes._scale_up_interval_s, lambda _, s: s.spec.scale_up_interval_s or 0.0),
     ),
 )
 
@@ -337,7 +343,7 @@ GATE: Final = (
         "clocks differ, and a SIGKILL takes time",
         becomes(
             gate._longest_run_s,
-            lambda _, s: (s.spec.store_outage_limit_s + s.spec.lease_ttl_s) * (1 - CLOCK_ERROR) - s.policy.kill_s,
+            lambda _, s: (s.spec.etcd_outage_timeout_s + s.spec.lease_ttl_s) * (1 - CLOCK_ERROR) - s.policy.kill_s,
         ),
     ),
     Mutation("gate: left", "no go for a member that is gone", never(gate.gate_left)),
@@ -402,7 +408,7 @@ SITUATION: Final = (
             Situation.working,
             lambda _, s, node: (
                 s.member(node) is not None
-                or s.now < s.memory.absent_since.get(node, float("-inf")) + s.spec.store_outage_limit_s
+                or s.now < s.memory.absent_since.get(node, float("-inf")) + s.spec.etcd_outage_timeout_s
             ),
         ),
     ),
@@ -840,7 +846,9 @@ SILENCE: Final = (
         gives(Heartbeats.counts_as_heard, True),
     ),
     Mutation("silence: no survivor", "a survivor of the generation remains", gives(eviction._survives, True)),
-    Mutation("silence: below np", "nobody is evicted whom the job needs in any case", gives(eviction._can_go_on, True)),
+    Mutation(
+        "silence: below np", "nobody is evicted whom the job needs in any case", gives(eviction._enough_remain, True)
+    ),
     Mutation(
         "silence: many", "many that are silent at once are left to their leases", gives(silence.many_are_silent, False)
     ),
@@ -934,12 +942,12 @@ MUTATIONS: Final = (
 OPEN: Final[dict[str, str]] = {
     "row running: ok": "the row for workers that are gone takes it then, and what is recorded is the same",
     "duty say why a generation failed": "it only reports to people",
-    "duty say why a roster was revised": "it only reports to people",
-    "duty tell workers of the revision": "the simulation's workers do not read the revision",
+    "duty report why a cluster spec was revised": "it only reports to people",
+    "duty pass the revision to the workers": "the simulation's workers do not read the revision",
     "duty say why it is a spare": "it only reports to people",
     "duty adopt np": "no play begins a job without a maximum in an empty store anew with a node that named no np",
     "duty deregister": "the lease of a node that ends is revoked, and its key goes with it",
-    "gate: stopped": "the others end by themselves after --save_limit, which no promise of the simulation bounds",
+    "gate: stopped": "the others end by themselves after --save-timeout, which no guarantee of the simulation bounds",
     "a go left over": "the first generation is written with its go, which takes the place of one that is left over",
     "roster: gate open": "the tasks of a registered node are not free either, so that it is waited for all the same",
     "register: store": "its lease is not one of another store, which therefore refuses it in any case",
@@ -950,17 +958,17 @@ OPEN: Final[dict[str, str]] = {
     "compare: leader": "a proposal compares everything that it rests on; two leaders cannot both write",
     "leave: keeps the lead": "the lease of a node that leaves is revoked, and the leader's key goes with it",
     "leader: of its last lease": "the key under the last lease goes with that lease: what is left is a lease's time",
-    "duty a generation runs": "a spare that gives up too early breaks no promise of the simulation; unit tests have it",
+    "duty a generation runs": "a spare that times out too early breaks no guarantee here; unit tests have it",
     "duty keep up with the store": "the mirrors of the simulation list again by themselves after a while",
     "silent: for ever": "the node answers the next question, a quarter of a lease's time later",
-    "halt: at once": "workers then get the time of any stop, which no promise of the simulation bounds",
-    "winner: not awaited": "a node that tries again at once is refused again, and no promise counts registrations",
+    "halt: at once": "workers then get the time of any stop, which no guarantee of the simulation bounds",
+    "winner: not awaited": "a node that tries again at once is refused again, and no guarantee counts registrations",
     "halt: away": "members that come back see the empty generation, and save then",
     "compare: the proposer": "the leader's key hangs on the same lease",
     "register: newest generation": "a watch must lose the next generation and show its go as a lease is revoked",
     "silence: counts in an outage": "a trial shows what is there; unit tests have it",
     "silence: heard by the kernel": "an evicted node is lost whether it is linked or not; another silent one when the "
-    "kernel gives its link up, some seconds after its lease has ended, and no promise bounds that (unit tests do)",
+    "kernel gives its link up, some seconds after its lease has ended, and no guarantee bounds that (unit tests do)",
     "silence: vouched": "the next generation, of which it is no member, is there a moment later",
     "silence: compare leader": "a leader that was replaced was evicted, and compares its own registration, too",
     "compare: halt": "the next decision follows the order, and replaces what was published",

@@ -48,7 +48,7 @@ def _decoded(entry: KeyValue) -> StoredDocument[Any] | None:
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A guarantee was broken."""
 
 
 @dataclass

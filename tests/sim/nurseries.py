@@ -32,7 +32,7 @@ FAIL_IN_SAVE = 0.1
 FROZEN_LOOK_S = 0.05
 """So often it is asked whether an agent that is frozen goes on."""
 REACH_S = 10.0
-"""So long workers wait while a machine is cut from the others (--reach_timeout)."""
+"""So long workers wait while a machine is cut from the others (--partition-timeout)."""
 
 
 def classified(code: int, *, secondary: bool, first: bool = False) -> tuple[FailureClass, str]:
@@ -147,7 +147,7 @@ class Nurseries(Network):
         slots, late = node.core.facts.me.member.slots, bool(nodes) and self.now >= waited + REACH_S
         first = (generation.index(node.name) or 0) * slots
         exits = [
-            WorkerExit(rank=first + n, code=-15, words="waited for others", failure=FailureClass.SPLIT, why=SPLIT)
+            WorkerExit(rank=first + n, code=-15, words="waited for others", failure=FailureClass.PARTITION, why=SPLIT)
             for n in range(slots)
         ]
         self.counts["a node gave up on others"] += late
@@ -220,7 +220,7 @@ class Nurseries(Network):
             node.successor_ready_at = None
 
     def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
-        """Every worker of a node is killed with its nursery; its agent blames the machine."""
+        """Every worker of a node is killed with its fork server; its agent blames the machine."""
         if node.workers is not workers or not node.alive:
             return
         node.workers = None
@@ -231,9 +231,9 @@ class Nurseries(Network):
             lost = WorkerExit(
                 rank=rank,
                 code=-9,
-                words="killed with its nursery",
+                words="killed with its fork server",
                 failure=FailureClass.MACHINE,
-                why="the nursery died",
+                why="the fork server died",
             )
             self.feed(node, WorkerExited(g, lost, own=True))
         self.feed(node, WorkersGone(g, int(self.job.done_s)))
@@ -352,11 +352,11 @@ class Nurseries(Network):
         if workers is None or workers.generation.g != action.g:
             return
         quick = self.random.random() < 0.5
-        grace_s = action.grace_s
+        stop_timeout_s = action.stop_timeout_s
         asked = action.planned and workers.listening and not workers.stopping
         if asked:
             self.counts["workers were asked to leave"] += 1
-            grace_s += SAVE_LIMIT_S
+            stop_timeout_s += SAVE_LIMIT_S
             workers.failing = self.random.random() < FAIL_IN_SAVE
             if workers.failing:
                 self.after(self.random.uniform(0.01, 0.2), self._ender(node, workers, 1))
@@ -366,7 +366,11 @@ class Nurseries(Network):
         workers.asked = asked
         if asked:
             self._meet(workers)
-        delay = self.random.uniform(0.01, 0.2) if quick and not asked else grace_s + self.random.uniform(0.01, KILL_S)
+        delay = (
+            self.random.uniform(0.01, 0.2)
+            if quick and not asked
+            else stop_timeout_s + self.random.uniform(0.01, KILL_S)
+        )
         self.after(delay, lambda: self._vanish(node, workers))
 
     def _meet(self, workers: WorkerSet) -> None:

@@ -1,4 +1,4 @@
-"""Parameter-server jobs on the virtual clock: the same world and faults, other workers, and the promises of a roster.
+"""Parameter-server jobs on the virtual clock: the same world and faults, other workers, and the guarantees of a roster.
 
 Each node's workers do their own share of work and end by themselves, if every server is there; otherwise they wait for
 it, and fail when they have waited for too long. Servers run until they are stopped, or end by themselves once no worker
@@ -131,13 +131,13 @@ class RosterWorld(World):
         self.feed(node, WorkersGone(g))
 
     def _lost_with_nursery(self, node: Node, workers: WorkerSet) -> None:
-        """Every process of a node is killed with its nursery."""
+        """Every process of a node is killed with its fork server."""
         if node.workers is not workers or not node.alive:
             return
         assert isinstance(workers, Processes)
         node.workers = None
         self.job.machine_failures += 1
-        g, words = workers.generation.g, "killed with its nursery"
+        g, words = workers.generation.g, "killed with its fork server"
         for task in workers.place.tasks:
             if task.role is Role.SERVER or not workers.done:
                 lost = WorkerExit(
@@ -145,7 +145,7 @@ class RosterWorld(World):
                     code=-9,
                     words=words,
                     failure=FailureClass.MACHINE,
-                    why="the nursery died",
+                    why="the fork server died",
                     role=task.role,
                 )
                 self.feed(node, WorkerExited(g, lost, own=True))
@@ -345,7 +345,7 @@ def run_roster_seed(seed: int) -> World:
 
 
 def make_roster(seed: int) -> RosterWorld:
-    """A world before anything has happened, watched by every promise of a roster."""
+    """A world before anything has happened, watched by every guarantee of a roster."""
     world = RosterWorld(seed)
     world.observe(RosterPromises(), Evictions())
     return world

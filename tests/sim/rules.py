@@ -1,7 +1,7 @@
-"""What the rules of a collective job say beyond the promises: looked at on every document that is written.
+"""What the rules of a collective job say beyond the guarantees: looked at on every document that is written.
 
 It is said here in other words than in the core, on what really stands in the store and on what the writer had seen when
-it decided. So a rule that is taken out of the core is noticed even where no promise is broken by it at once.
+it decided. So a rule that is taken out of the core is noticed even where no guarantee is broken by it at once.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from elastic.core.failure_class import FailureClass
 from elastic.core.kv import Put
 from elastic.core.membership.situation import BATCH_S
 from elastic.core.model import (
+    JOIN_WINDOW_MAX_S,
     PLANNED,
-    SETTLE_MAX_S,
     ChangeReason,
     Generation,
     Go,
@@ -32,7 +32,7 @@ SLACK = 0.96
 PAUSE_MAX_S = 60.0
 RAN_LONG_S = 60.0
 """Who ran for so long made progress, if nobody has said a step."""
-GOES_ON = (ChangeReason.LOSS, ChangeReason.FAILURE, ChangeReason.STOPPED, ChangeReason.JOINED)
+GOES_ON = (ChangeReason.NODE_LOST, ChangeReason.FAILURE, ChangeReason.STOPPED, ChangeReason.JOINED)
 """These have members of the world before."""
 REFUSED_MAX = 4
 """A proposal that is refused is not made again before the proposer has seen why."""
@@ -165,12 +165,12 @@ class Rules(Observer):
         self._sense(world, view, node, generation, old)
         if any(g < _oldest(generation) for g, _ in view.outcomes):
             world.fail("12", f"outcomes of worlds that are long over: {sorted(view.outcomes)}")
-        if generation.why is ChangeReason.LOSS and self._went_g.get(world.store_number, 0) == old.g:
+        if generation.why is ChangeReason.NODE_LOST and self._went_g.get(world.store_number, 0) == old.g:
             lost = {name for name in inside - set(names) if f"{name} was lost" in generation.reason}
             self._really_lost(world, view, lost, node)
         if generation.why in PLANNED and inside and inside == set(names):
             world.fail("5", f"generation {generation.g} changes nothing: {generation.reason}")
-        if generation.why in (ChangeReason.GROWTH, ChangeReason.SHRINK):
+        if generation.why in (ChangeReason.SCALE_UP, ChangeReason.SCALE_DOWN):
             self._all_in_reach(world, generation, old, node)
 
     def _sense(self, world: World, view: StoreView, node: Node, generation: Generation, old: Generation) -> None:
@@ -249,12 +249,12 @@ class Rules(Observer):
             world.fail("6", f"{fresh} join at the gate one by one")
         full = max(len(generation.members), ran + len(fresh)) >= spec.np.high or generation.why not in (
             ChangeReason.FIRST,
-            ChangeReason.GROWTH,
+            ChangeReason.SCALE_UP,
             ChangeReason.REFORMED,
         )
         if spec.np.unlimited and generation.why in (ChangeReason.FIRST, ChangeReason.REFORMED):
             full = len(generation.members) >= max(spec.np.first, ran)
-        if not full and since < SLACK * spec.settle_s and world.now - min(came) < SLACK * SETTLE_MAX_S:
+        if not full and since < SLACK * spec.join_window_s and world.now - min(came) < SLACK * JOIN_WINDOW_MAX_S:
             world.fail("6", f"{fresh} did not settle before generation {generation.g}")
 
     @staticmethod
@@ -306,12 +306,12 @@ class Rules(Observer):
             world.fail("10", f"go for {generation.g} after a failure that no restart mends")
         if own and all(worker.failure is FailureClass.STARTUP for worker in own):
             world.fail("10", f"go for {generation.g} although the script cannot start")
-        if go.budget.charged > spec.restarts_max or go.budget.fruitless >= CRASH_LOOP_MAX:
+        if go.budget.charged > spec.restarts_max or go.budget.consecutive_failures >= CRASH_LOOP_MAX:
             world.fail("10", f"go for {generation.g} although no restart is left: {go.budget}")
         charged = go.budget.charged - generation.budget.charged
         lost = [name for name in before.nodes if name not in outcomes]
         step = max((o.step for o in outcomes.values()), default=-1)
-        waited_for = any(worker.failure is FailureClass.SPLIT for o in outcomes.values() for worker in o.exits)
+        waited_for = any(worker.failure is FailureClass.PARTITION for o in outcomes.values() for worker in o.exits)
         ran_long = step < 0 and not waited_for and max((o.ran_s for o in outcomes.values()), default=0.0) >= RAN_LONG_S
         progress = step > generation.budget.step or ran_long
         asked = progress and bool(own) and all(worker.failure is FailureClass.RESTART_REQUESTED for worker in own)
@@ -319,7 +319,7 @@ class Rules(Observer):
         earlier = 0 if progress else generation.budget.machine_faults
         echo = not own and (before.why is not ChangeReason.FAILURE or any(o.forced for o in outcomes.values()))
         judged = generation.budget.judged_g == before.g  # It was charged when a host was left out.
-        split = all(worker.failure is FailureClass.SPLIT for worker in own) and any(
+        split = all(worker.failure is FailureClass.PARTITION for worker in own) and any(
             o.unreached for o in outcomes.values()
         )
         free = judged or not exits or bool(lost) or asked or (machine and earlier < MACHINE_FAULTS_MAX) or echo or split
@@ -327,9 +327,9 @@ class Rules(Observer):
             words = [worker.words for worker in exits]
             world.fail("10", f"{charged} charged at {generation.g} for {words}, lost {lost}, progress {progress}")
         if charged:
-            fruitless = 0 if progress else generation.budget.fruitless + 1
-            pause_s = min(2.0 ** (fruitless - 2), PAUSE_MAX_S) if fruitless > 1 else 0.0
-            if go.budget.fruitless != fruitless:
-                world.fail("10", f"{go.budget} after {fruitless} failures in a row without progress")
+            consecutive_failures = 0 if progress else generation.budget.consecutive_failures + 1
+            pause_s = min(2.0 ** (consecutive_failures - 2), PAUSE_MAX_S) if consecutive_failures > 1 else 0.0
+            if go.budget.consecutive_failures != consecutive_failures:
+                world.fail("10", f"{go.budget} after {consecutive_failures} failures in a row without progress")
             if waited < SLACK * pause_s:
                 world.fail("10", f"go for {generation.g} after {waited:.2f} s, a pause of {pause_s} s was due")

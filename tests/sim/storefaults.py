@@ -26,7 +26,7 @@ lost."""
 
 
 def late_writes(world: World, rng: random.Random) -> None:
-    """For some seconds, answers are lost and writes arrive long after their sender gave up."""
+    """For some seconds, answers are lost and writes arrive long after their sender timed out."""
     world.late_answers = rng.choice([0.2, 0.5])
 
     def over() -> None:
@@ -36,7 +36,7 @@ def late_writes(world: World, rng: random.Random) -> None:
 
 
 def lease_lost_while_alive(world: World, rng: random.Random) -> None:
-    """Somebody revokes the lease of a healthy node."""
+    """A user revokes the lease of a healthy node."""
     node = pick(world, rng)
     if node is not None and node.lease is not None:
         world.log(f"{node.name}: its lease is revoked")
@@ -45,7 +45,7 @@ def lease_lost_while_alive(world: World, rng: random.Random) -> None:
 
 
 def leases_ended_early(world: World, rng: random.Random) -> None:
-    """A leader of the store that was not the leader any more ends leases that were refreshed in time."""
+    """A leader of the store that had been replaced expires leases that were renewed in time."""
     share = rng.choice([0.5, 1.0])
     for node in alive(world):
         if node.lease is not None and rng.random() < share:
@@ -55,32 +55,32 @@ def leases_ended_early(world: World, rng: random.Random) -> None:
 
 
 def leader_change(world: World, rng: random.Random) -> None:
-    """The store does not answer for a moment; then every lease counts anew."""
+    """The store does not answer for a moment; then every lease starts again."""
     world.away_for(rng.uniform(0.3, 2.5))
 
 
 def outage_short(world: World, rng: random.Random) -> None:
-    """The store is away for less than the limit."""
-    world.away_for(rng.uniform(3.0, world.spec.store_outage_limit_s * 0.8))
+    """The store is away for less than the timeout."""
+    world.away_for(rng.uniform(3.0, world.spec.etcd_outage_timeout_s * 0.8))
 
 
 def outage_long(world: World, rng: random.Random) -> None:
-    """The store is away for longer than the limit."""
-    world.away_for(world.spec.store_outage_limit_s + rng.uniform(8.0, 20.0))
+    """The store is away for longer than the timeout."""
+    world.away_for(world.spec.etcd_outage_timeout_s + rng.uniform(8.0, 20.0))
 
 
 def store_stands_still(world: World, rng: random.Random) -> None:
-    """The store stands still for longer than a lease; when it goes on, every lease has ended."""
+    """The store is suspended for longer than a lease; when it resumes, every lease has expired."""
     world.away_for(rng.uniform(1.0, 4.0) * world.spec.lease_ttl_s, still=lambda: rng.uniform(0.0, 2 * RECONNECT_S))
 
 
 def store_empty(world: World, rng: random.Random) -> None:
-    """The store comes back without anything in it."""
+    """The store comes back empty."""
     empty(world, rng.uniform(0.2, 3.0))
 
 
 def store_empty_again(world: World, rng: random.Random) -> None:
-    """The store comes back empty, and soon once more."""
+    """The store comes back empty, and empty once more soon afterwards."""
     empty(world, rng.uniform(0.0, 1.0))
     world.after(rng.uniform(1.0, 10.0), lambda: empty(world, rng.uniform(0.0, 2.0)))
 
@@ -94,21 +94,21 @@ def store_empty_for_some(world: World, rng: random.Random) -> None:
 
 
 def store_empty_at_a_step(world: World, rng: random.Random) -> None:
-    """The store is gone in the moment of a write, which was answered or not, and comes back empty."""
+    """The store fails during a write, answered or not, and comes back empty."""
     EmptyAtStep(world, rng.choice(["form", "go", "record", "register"]), rng.uniform(0.0, 1.0))
     if rng.random() < 0.7:
         rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
 
 
 def late_writes_into_an_empty_store(world: World, rng: random.Random) -> None:
-    """Writes linger on their way while the store is replaced, and arrive at the empty one."""
+    """Writes are delayed while the store is replaced, and arrive at the empty one."""
     late_writes(world, rng)
     rng.choice([worker_fails, leave_and_join, join_storm])(world, rng)
     world.after(rng.uniform(0.05, 1.0), lambda: empty(world, rng.uniform(0.0, 1.0)))
 
 
 def proposal_outlives_its_proposer(world: World, rng: random.Random) -> None:
-    """The proposer's writes linger on their way, and its lease is revoked before they arrive."""
+    """The leader's writes are delayed, and its lease is revoked before they arrive."""
     first = next((node for node in alive(world) if node.complete), None)
     if first is None:
         return
@@ -128,14 +128,14 @@ def proposal_outlives_its_proposer(world: World, rng: random.Random) -> None:
 
 
 def member_taken_away(world: World, rng: random.Random) -> None:
-    """Somebody deletes or damages the key of a member whose lease lives; nobody puts it back but the member itself."""
+    """A user deletes or damages the key of a member whose lease is alive; only the member itself restores it."""
     node = pick(world, rng)
     if node is not None and world.store_up:
         take_away(world, rng, node.name)
 
 
 def damaged_document(world: World, rng: random.Random) -> None:
-    """Something that nobody can read stands where a document was, until a person puts it back."""
+    """A record becomes unreadable until a person restores it."""
     newest = KEYS.root + world.spec.generation_type.document_name
     key = rng.choice([KEYS.spec, newest, KEYS.go, KEYS.incarnation, KEYS.member("junk")])
     found = world.store.list(KeyRange.key(key)).entries
@@ -164,14 +164,14 @@ def damaged_document(world: World, rng: random.Random) -> None:
 
 
 def spec_deleted(world: World, rng: random.Random) -> None:
-    """Somebody deletes the spec; the next node that comes writes it anew."""
+    """A user deletes the spec; the next node that joins writes it again."""
     world.store.txn((), (Delete(KeyRange.key(KEYS.spec)),))
     world.deliver()
     world.after(rng.uniform(0.5, 5.0), lambda: start(world, "respec"))
 
 
 def deaf_watch(world: World, rng: random.Random) -> None:
-    """A watch tells nothing more, without an error, until the next listing."""
+    """A watch delivers no more events, without an error, until the next listing."""
     node = pick(world, rng)
     if node is not None:
         node.deaf = True

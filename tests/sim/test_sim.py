@@ -102,8 +102,8 @@ def test_every_seed_keeps_every_promise_and_everything_is_taken(
     expected += ["a server ended by itself", "workers wait for a server", "fault everybody of a roster goes"]
     expected += [f"fault proposer lost after {step}" for step in STEPS_OF_A_PROPOSAL]
     expected += [
-        "promise 7 was looked at",
-        "promises 3 and 6 were looked at",
+        "guarantee 7 was looked at",
+        "guarantees 3 and 6 were looked at",
         "a return was looked at",
         "the return of a kept-out host was looked at",
         "a host that was kept out came back",
@@ -153,13 +153,13 @@ def test_a_seed_finds_the_defect(teeth: dict[str, Future[str]], defect: str) -> 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("defect", "promise"),
-    list(zip(PATCHES, ("promise 1", "promise 1", "liveness", "a bad host"), strict=True)),
+    ("defect", "guarantee"),
+    list(zip(PATCHES, ("guarantee 1", "guarantee 1", "liveness", "a bad host"), strict=True)),
     ids=PATCHES,
 )
-def test_a_seed_finds_what_is_wrong_in_the_core(teeth: dict[str, Future[str]], defect: str, promise: str) -> None:
+def test_a_seed_finds_what_is_wrong_in_the_core(teeth: dict[str, Future[str]], defect: str, guarantee: str) -> None:
     found = teeth[defect].result()
-    assert promise in found
+    assert guarantee in found
     print(found)
 
 

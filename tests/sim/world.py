@@ -104,7 +104,7 @@ class World(Heartbeats):
         host: str,
         *,
         slots: int = 0,
-        elastic_timeout_s: float | None = None,
+        join_timeout_s: float | None = None,
         warm: bool = False,
         rerun: bool = False,
     ) -> Node:
@@ -122,7 +122,9 @@ class World(Heartbeats):
         spec = self.spec if slots == self.spec.slots else msgspec.structs.replace(self.spec, slots=slots)
         me = NodeIdentity(name, member, spec, incarnation=f"i{self.random.getrandbits(32):08x}", rerun=rerun)
         offset = self.random.uniform(0, 1000)
-        limits = Timeouts(grace_s=self.random.choice([1.0, 4.0]), loss_grace_s=1.0, elastic_timeout_s=elastic_timeout_s)
+        limits = Timeouts(
+            stop_timeout_s=self.random.choice([1.0, 4.0]), failure_stop_timeout_s=1.0, join_timeout_s=join_timeout_s
+        )
         facts = AgentState(me, KEYS, limits, DecisionPolicy(node=name, kill_s=KILL_S), now=offset + self.now)
         facts.leaving.idle_since = facts.entered_at = facts.now
         node = Node(name, host, AgentCore(facts), self.links, offset=offset)

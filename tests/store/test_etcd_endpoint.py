@@ -39,7 +39,7 @@ def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
 
 
 def test_options_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no key: add --etcd_key"):
+    with pytest.raises(ConfigError, match="has no key: add --etcd-key"):
         EtcdOptions(certificates=Certificates(cert="a.pem"))
     with pytest.raises(ConfigError, match="without a user"):
         EtcdOptions(password="secret")

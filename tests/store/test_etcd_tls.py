@@ -92,33 +92,33 @@ def test_who_has_a_certificate_can_do_everything(guarded: str, ours: Authority) 
 def test_an_authority_that_is_not_known_is_named(guarded: str, ours: Authority) -> None:
     other = ours.path("other.pem")
     assert asked(guarded, replace(ours.client, ca=other)) == (
-        f'etcd at {guarded}: its certificate is signed by "our authority", which is not in --etcd_ca {other}; '
+        f'etcd at {guarded}: its certificate is signed by "our authority", which is not in --etcd-ca {other}; '
         "name that authority's file"
     )
     # Without a certificate of ours some servers end the handshake before theirs can be looked at.
     assert re.fullmatch(
         rf"etcd at {guarded}: its certificate is signed by (an authority that|\"our authority\", which) is not in this "
-        "system's list; add --etcd_ca FILE with that authority",
+        "system's list; add --etcd-ca FILE with that authority",
         asked(f"https://{guarded}"),
     )
 
 
 def test_a_server_that_wants_a_certificate_of_its_clients_says_so(guarded: str, ours: Authority) -> None:
     assert asked(guarded, Certificates(ca=ours.path("ca.pem"))) == (
-        f"etcd at {guarded}: it wants a certificate of its clients; add --etcd_cert FILE and --etcd_key FILE"
+        f"etcd at {guarded}: it requires a client certificate; add --etcd-cert FILE and --etcd-key FILE"
     )
 
 
 def test_a_certificate_of_ours_that_the_server_does_not_take_is_named(guarded: str, ours: Authority) -> None:
     other = Certificates(ca=ours.path("ca.pem"), cert=ours.path("other.pem"), key=ours.path("other-key.pem"))
-    assert re.search(rf"it does not take the certificate of --etcd_cert {other.cert} \(.*\);", asked(guarded, other))
+    assert re.search(rf"it rejects the certificate of --etcd-cert {other.cert} \(.*\);", asked(guarded, other))
 
 
 def test_tls_that_was_left_out_and_tls_that_is_not_there_are_told(
     guarded: str, ours: Authority, etcd_35: Server
 ) -> None:
-    assert "it speaks TLS, and was asked without; write https:// before the server" in asked(guarded)
-    assert "it speaks no TLS; write http:// before the server" in asked(f"https://{etcd_35.endpoint}", ours.client)
+    assert "it requires TLS; write https:// before the server" in asked(guarded)
+    assert "it does not use TLS; write http:// before the server" in asked(f"https://{etcd_35.endpoint}", ours.client)
 
 
 @pytest.mark.parametrize(

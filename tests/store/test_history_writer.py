@@ -23,7 +23,14 @@ from launcher.logs.logger import AgentLog
 
 KEYS = JobKeys("j")
 FOUND = Recovery(
-    ChangeReason.LOSS, "b joins", 1, 1, 0.0, ((PhaseEnd.ASSIGNED, 0.1), (PhaseEnd.SPAWNED, 0.1)), rev=2, foreign=True
+    ChangeReason.NODE_LOST,
+    "b joins",
+    1,
+    1,
+    0.0,
+    ((PhaseEnd.ASSIGNED, 0.1), (PhaseEnd.SPAWNED, 0.1)),
+    rev=2,
+    foreign=True,
 )
 NOTE = of_beginning(RecoveryBeginning(1, 2, "b", "a was lost; b joins", ((PhaseEnd.DETECTED, 0.004),)), "a", 1.0)
 

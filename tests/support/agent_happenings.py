@@ -89,6 +89,6 @@ def ran(bench: Bench) -> Predecessor | None:
         return None
     if view.go.value.g == view.generation.value.g:
         return Predecessor(
-            view.go.value.g, tuple(place.node for place in view.generation.value.members), ChangeReason.LOSS
+            view.go.value.g, tuple(place.node for place in view.generation.value.members), ChangeReason.NODE_LOST
         )
     return view.generation.value.before

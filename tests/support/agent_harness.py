@@ -99,7 +99,7 @@ class Bench:
         after: str = "",
         offline: bool = False,
         watch_first: bool = False,
-        elastic_timeout_s: float | None = None,
+        join_timeout_s: float | None = None,
         force: bool = False,
         rerun: bool = False,
         np_given: bool = True,
@@ -109,11 +109,11 @@ class Bench:
     ) -> None:
         self.shelf = Shelf(KEYS)
         self.node = node
-        self.spec = job_spec(np=read_np(np), slots=slots, settle_s=0.0, **spec)
+        self.spec = job_spec(np=read_np(np), slots=slots, join_window_s=0.0, **spec)
         me = NodeIdentity(
             node, member(f"host-{node}", slots), self.spec, f"i-{node}", force=force, rerun=rerun, np_given=np_given
         )
-        limits = Timeouts(grace_s=15.0, loss_grace_s=2.0, elastic_timeout_s=elastic_timeout_s)
+        limits = Timeouts(stop_timeout_s=15.0, failure_stop_timeout_s=2.0, join_timeout_s=join_timeout_s)
         self._watch = watch
         self.core = AgentCore(AgentState(me, KEYS, limits, DecisionPolicy(node), now=0.0))
         self.core.facts.registration.prepared = prepared
@@ -240,7 +240,7 @@ class Bench:
         self.look()
 
     def world(
-        self, g: int, nodes: str, *, why: ChangeReason = ChangeReason.LOSS, before: Predecessor | None = None
+        self, g: int, nodes: str, *, why: ChangeReason = ChangeReason.NODE_LOST, before: Predecessor | None = None
     ) -> None:
         """The leader publishes a generation."""
         stored = self.shelf.view.spec
@@ -271,7 +271,7 @@ class Bench:
             g=g,
             run=1,
             leader="",
-            why=ChangeReason.LOSS,
+            why=ChangeReason.NODE_LOST,
             reason="because",
             members=places,
             slots=self.spec.slots,
@@ -363,7 +363,7 @@ class Bench:
     @property
     def stops(self) -> list[tuple[int, float]]:
         """The generations whose workers were stopped, with the seconds they were given."""
-        return [(action.g, action.grace_s) for action in self.every(StopWorkers)]
+        return [(action.g, action.stop_timeout_s) for action in self.every(StopWorkers)]
 
     def every(self, kind: type[A]) -> list[A]:
         """Everything of this kind that was asked so far."""
@@ -468,7 +468,7 @@ def serving(**options: Any) -> Bench:
 def stopping(**options: Any) -> Bench:
     """Its workers of generation 1 are being stopped, because there is a generation 2."""
     bench = running(**options)
-    bench.world(2, "a b", before=Predecessor(1, ("a", "b"), ChangeReason.LOSS))
+    bench.world(2, "a b", before=Predecessor(1, ("a", "b"), ChangeReason.NODE_LOST))
     assert bench.phase is Phase.STOPPING
     return bench
 

@@ -52,7 +52,7 @@ async def scaler(folder: Path, server: str, *words: str, flag: str = "--job") ->
     token.write_text("first\n")
     process = await asyncio.create_subprocess_exec(
         *(str(Path(sys.executable).with_name(PROG)), flag, NAME, "--namespace", NAMESPACE),
-        *("--server", server, "--token_file", str(token), "--patience", "0.3", "--again", "0.5", *words),
+        *("--server", server, "--token-file", str(token), "--patience", "0.3", "--again", "0.5", *words),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

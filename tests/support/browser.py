@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,9 @@ async def browser() -> AsyncIterator[Any]:
             await found.close()
 
 
-async def look(browser: Any, url: str) -> Look:
+async def look(browser: Any, url: str, size: Mapping[str, int] = WIDE) -> Look:
     """Open a page in a window of its own."""
-    context = await browser.new_context(viewport=WIDE, reduced_motion="reduce")
+    context = await browser.new_context(viewport=size, reduced_motion="reduce")
     page = await context.new_page()
     origin = "/".join(url.split("/")[:3]) + "/"
     found = Look(page, "file:///" if url.startswith("file:") else origin)
@@ -107,8 +107,8 @@ async def served(
     At its end it has said nothing on stderr but `warns`.
     """
     process = await asyncio.create_subprocess_exec(
-        *(*within, sys.executable, "-m", "launcher.ctl", "ui", "--elastic_server", job.etcd.endpoint),
-        *(("--job_id", job.job_id) if named else ()),
+        *(*within, sys.executable, "-m", "launcher.ctl", "ui", "--elastic-server", job.etcd.endpoint),
+        *(("--job-id", job.job_id) if named else ()),
         *flags,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

@@ -22,9 +22,9 @@ async def ctl(job: Job, command: str, *flags: str) -> tuple[int, str, str]:
 
 
 async def started(job: Job, command: str, *flags: str) -> asyncio.subprocess.Process:
-    named = () if command == "list" else ("--job_id", job.job_id)
+    named = () if command == "list" else ("--job-id", job.job_id)
     return await asyncio.create_subprocess_exec(
-        *(*CTL, command, "--elastic_server", job.etcd.endpoint, *named, *flags),
+        *(*CTL, command, "--elastic-server", job.etcd.endpoint, *named, *flags),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -43,7 +43,7 @@ async def ran_ctl(job: Job, *words: str, name: str = "me") -> Ran:
     """Run `elastic-ctl` on this job, to its end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "launcher.ctl", words[0], *words[1:]),
-        *("--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
+        *("--elastic-server", job.etcd.endpoint, "--job-id", job.job_id),
         env={**os.environ, "LOGNAME": name},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

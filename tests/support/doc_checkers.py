@@ -29,7 +29,7 @@ def filled(program: str, words: Sequence[str]) -> list[str]:
             made.append(PLACES[word])
         elif word != "…":
             made.append(word)
-        elif made[-1:] == ["--elastic_server"]:
+        elif made[-1:] == ["--elastic-server"]:
             made.append(ETCD)
         elif program != "elastic-ctl":
             made.append("train.py")
@@ -44,7 +44,8 @@ def launch(words: Sequence[str]) -> None:
     """Read as the agent reads it; of `elastic-launch` alone with some flags, these are real."""
     given = filled(words[0], words[1:])
     if ASKS & set(given) or all(word.startswith("--") for word in given):
-        assert all(word in ASKS or word.removeprefix("--") in BY_NAME for word in given), given
+        known = {*ASKS, "--explain", *(flag.option for flag in BY_NAME.values())}
+        assert known.issuperset(word.replace("_", "-") for word in given), given
         return
     read = parse.parse(given, {})
     assert read.script, given
@@ -52,19 +53,16 @@ def launch(words: Sequence[str]) -> None:
 
 def synopsis(command: Command) -> None:
     """Each flag that is shown is one of the command, or of its subcommand."""
-    shown = re.findall(r"--(\w+)", command.text)
+    shown = re.findall(r"--([\w-]+)", command.text)
     words = command.text.split()
-    known = set(BY_NAME) if words[0] == "elastic-launch" else flags_of_ctl()[words[1]]
+    known = {flag.option[2:] for flag in BY_NAME.values()} if words[0] == "elastic-launch" else flags_of_ctl()[words[1]]
     assert set(shown) <= known, set(shown) - known
 
 
 def flags_of_ctl() -> dict[str, set[str]]:
     """The long flags of each subcommand of `elastic-ctl`, without dashes."""
-    own = next(action for action in cli.parser()._actions if action.dest == "==SUPPRESS==" or action.nargs == "A...")
-    assert isinstance(own.choices, dict)
     return {
-        name: {flag[2:] for action in made._actions for flag in action.option_strings if flag.startswith("--")}
-        for name, made in own.choices.items()
+        name: {flag[2:] for flag in made.flags if flag.startswith("--")} for name, made in cli.parser().commands.items()
     }
 
 
@@ -76,7 +74,7 @@ def operate(words: Sequence[str]) -> None:
     if len(given) == 1:
         assert given[0] in flags_of_ctl(), given
     else:
-        cli.parser().parse_args([cli._underscored(word) for word in given])
+        cli.parser().read(given)
 
 
 def torchrun(words: Sequence[str]) -> None:
@@ -174,7 +172,7 @@ def pip(words: Sequence[str]) -> None:
     """Our package, from a checkout, as it is on no index, with extras that there are."""
     made = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for word in words[2:]:
-        assert not word.startswith(made["name"]), word
+        assert words[1] == "uninstall" or not word.startswith(made["name"]), word
         if ours := re.fullmatch(r"\.(?:\[(.*)\])?", word):
             assert set(filter(None, (ours[1] or "").split(","))) <= set(made["optional-dependencies"]), word
 

@@ -35,7 +35,7 @@ MESSAGES: Final = ("etcd refuses ",)
 """What in prose begins as a command does, and is none."""
 OF_AN_ENVIRONMENT: Final = re.compile(r"^(\.venv|/opt/elastic-launch)/bin/")
 ASSIGNMENT: Final = re.compile(r"^[A-Za-z_]\w*=")
-SYNOPSIS: Final = re.compile(r"\[--|\[flags\]|\w\|\w")
+SYNOPSIS: Final = re.compile(r"\[--|\[flags\]|\[[A-Z]+\]|\w\|\w")
 ENDS: Final = frozenset({"&&", "||", ";", "|", "&", "|&"})
 REDIRECTS: Final = frozenset({">", "<", ">>"})
 
@@ -86,7 +86,7 @@ class Block:
 def pages() -> list[Path]:
     """The documents for people."""
     top = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    return [*top, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "deploy").rglob("README.md"))]
+    return [*top, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "deploy").rglob("README.md"))]
 
 
 @functools.cache

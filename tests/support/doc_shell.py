@@ -24,10 +24,10 @@ from tests.support.doc_commands import ROOT, Command
 LIMIT_S: Final = 60.0
 
 STAND_FOR: Final[Mapping[str, str]] = {
-    r"(?<=--elastic_server[ =])\S+": "{etcd}",
-    r"(?<=--job_id[ =])\S+": "{job}",
+    r"(?<=--elastic-server[ =])\S+|(?<=--rdzv-endpoint[ =])\S+": "{etcd}",
+    r"(?<=--job-id[ =])\S+|(?<=--rdzv-id[ =])\S+": "{job}",
     r"192\.168\.0\.16|\bps-?0(\.ps)?(?=:)": "127.0.0.1",
-    r"(?<=elastic-ctl logs )\S+|(?<=elastic-ctl stacks )\S+": "0",
+    r"(?<=elastic-ctl logs )(?!-)\S+|(?<=elastic-ctl stacks )\S+": "0",
     r"(?<=elastic-ctl events )…": "",
     r"(?<=elastic-ctl drain )(M_id|[0-9]+(?![\w.]))": "0",
     rf"(?<=elastic-ctl drain )([a-z0-9.]+-{MARK}|NODE)": "{node}",
@@ -79,10 +79,10 @@ class Desk:
             **kept,
             "PATH": f"{folder / 'bin'}:{kept['PATH']}",
             "PYTHONPATH": stub_torch.path(folder),
-            "ELASTIC_SERVER": etcd,
+            "ELASTIC_ETCD": etcd,
             "ELASTIC_JOB_ID": job,
-            "ELASTIC_NO_WARM": "1",
-            "ELASTIC_SETTLE": "0.2",
+            "ELASTIC_NO_PRELOAD": "1",
+            "ELASTIC_JOIN_WINDOW": "0.2",
             "ELASTIC_LEASE_TTL": "10",
             "ELASTIC_SPOT": "none",
             "CUDA_VISIBLE_DEVICES": "",

@@ -1,4 +1,4 @@
-"""Users and roles of etcd, made by the very commands of docs/security.md."""
+"""Users and roles of etcd, made by the very commands of docs/guides/security.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from elastic.store.embedded import find_etcd
 from elastic.store.tls import NONE, Certificates
 
-PAGE = Path(__file__).parents[2] / "docs/security.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/security.md"
 
 PASSWORDS = {"root": "pw-of-root", "train": "pw-of-train", "train-j1": "pw-of-train-j1"}
 
@@ -56,5 +56,5 @@ class Rights:
 def part_of_the_page(name: str) -> str:
     """The commands below `<!-- tested: NAME -->`."""
     found = re.search(rf"<!-- tested: {name} -->\n((?:    .*\n)+)", PAGE.read_text())
-    assert found, f"docs/security.md has no commands {name!r}"
+    assert found, f"docs/guides/security.md has no commands {name!r}"
     return found[1]

@@ -14,4 +14,4 @@ SWAPPED = f"{SECOND},{FIRST}"
 
 async def static(job: Job, host: str, port: int, *flags: str, ips: str = SWAPPED, ttl_s: int = 10) -> Node:
     """A node of a list of hosts without a server."""
-    return await job.node(*("--ips", ips, "--host", host, "--serve_port", str(port)), *flags, server=False, ttl_s=ttl_s)
+    return await job.node(*("--ips", ips, "--host", host, "--serve-port", str(port)), *flags, server=False, ttl_s=ttl_s)

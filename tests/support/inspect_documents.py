@@ -36,7 +36,7 @@ def snapshot(workers: int) -> NodeSnapshot:
         state="running",
         since_s=1.0,
         lease_age_s=0.1,
-        run_deadline_s=4.0,
+        lease_remaining_s=4.0,
         waits="",
         workers=tuple(map(snapshot_worker, range(workers))),
     )
@@ -71,7 +71,7 @@ def window(*workers: WorkerSnapshot, state: str = "running") -> NodeSnapshot:
         state=state,
         since_s=250.0,
         lease_age_s=0.1,
-        run_deadline_s=4.0,
+        lease_remaining_s=4.0,
         waits="",
         workers=workers,
     )

@@ -8,7 +8,7 @@ from launcher.history.training_curve import CurvePoint, TrainingCurve
 
 
 def made(
-    g: int, at: float, why: ChangeReason = ChangeReason.LOSS, nodes: tuple[str, ...] = ("a", "b"), *, run: int = 1
+    g: int, at: float, why: ChangeReason = ChangeReason.NODE_LOST, nodes: tuple[str, ...] = ("a", "b"), *, run: int = 1
 ) -> HistoryEvent:
     return HistoryEvent(
         at=at, node="a", what=EventKind.GENERATION, g=g, run=run, why=why, nodes=nodes, world=len(nodes)
@@ -28,7 +28,7 @@ def back(
         node="a",
         what=what,
         g=g,
-        why=ChangeReason.FIRST if g == 1 else ChangeReason.LOSS,
+        why=ChangeReason.FIRST if g == 1 else ChangeReason.NODE_LOST,
         phases={"spawn": took / 2, "step": took / 2},
         began=began,
         complete=True,

@@ -17,8 +17,8 @@ from tests.support.job_harness import Job
 
 RANKS = (0, 1)
 MOMENTS = ("imported", "worked")
-FLAGS = ("--np", "1", "--nproc_per_node", str(len(RANKS)), "--verbose")
-READY = r"the next workers start with what the script imports already loaded: (.*)"
+FLAGS = ("--np", "1", "--nproc-per-node", str(len(RANKS)), "--verbose")
+READY = r"the next workers start with the script's imports preloaded: (.*)"
 PREPARED_WITHIN_S = 240.0
 """With a fifth of a core a large framework takes half a minute, on a machine that has nothing else to do."""
 RUN_WITHIN_S = 240.0
@@ -71,12 +71,12 @@ async def _run(etcd: Server, folder: Path, script: Path, moments: Sequence[str])
         place.mkdir()
         async with Job(etcd, place).open() as job:
             own = {"HF_HOME": str(place / "hf"), "VIEWS": str(place), "XDG_CACHE_HOME": str(place / "cache")}
-            more = {"WAITS": "1", "ELASTIC_NO_WARM": "0"} if way == "learned" else {"ELASTIC_NO_WARM": "1"}
+            more = {"WAITS": "1", "ELASTIC_NO_PRELOAD": "0"} if way == "learned" else {"ELASTIC_NO_PRELOAD": "1"}
             node = await job.node(*FLAGS, script=(str(script),), environ={**SAME, **own, **more})
             starts = {"1": "fresh"}
             if way == "learned":
                 starts = {"1": "warm", "2": "learned"}
-                pids = await node.says(r"workers of generation 1 run: pids (\d+), (\d+) \(warm\)")
+                pids = await node.says(r"started the workers of generation 1: pids (\d+), (\d+) \(preloaded\)")
                 runs.ready = (await node.says(READY, within_s=PREPARED_WITHIN_S))[1]
                 await node.shows("waits")
                 os.kill(int(pids[1]), signal.SIGKILL)

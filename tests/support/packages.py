@@ -1,4 +1,4 @@
-"""The packages of the product and their imports, read from the source, for docs/architecture.md."""
+"""The packages of the product and their imports, read from the source, for docs/development/architecture.md."""
 
 from __future__ import annotations
 

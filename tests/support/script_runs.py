@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.scripts.torch_forkserver import Forked
+from tests.scripts.torch_forkserver import Forked, without_gloo
 
 LIMIT_S = 90.0
 """How long a script may take on a slow machine."""
 
-WARM = {"ELASTIC_NO_WARM": "0"}
+WARM = {"ELASTIC_NO_PRELOAD": "0"}
 """For a run with several workers on a node, or several starts: what they import is then loaded once."""
 
 LEFT_OUT = frozenset(
@@ -41,7 +41,7 @@ def start_with(stdin: int, words: Sequence[str], cwd: Path, environ: Mapping[str
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=cwd,
-        env=environment(**{"ELASTIC_NO_WARM": "1", **environ}),  # One worker and one start: nothing to save.
+        env=environment(**{"ELASTIC_NO_PRELOAD": "1", **environ}),  # One worker and one start: nothing to save.
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -58,7 +58,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
         out, err = process.communicate()
         late.add_note(f"{out}\n{err}")
         raise
-    return process.returncode, out, err
+    return process.returncode, without_gloo(out), err
 
 
 def run(words: Sequence[str], cwd: Path, **environ: str) -> tuple[int, str, str]:

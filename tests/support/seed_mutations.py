@@ -1,4 +1,4 @@
-"""What is taken out of the product so that tests named in docs/seeds.md fail, and a copy of the tree to do it in."""
+"""What is taken out of the product so that tests of docs/development/requirements.md fail, in a copy of the tree."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ MUTATIONS: Final = (
     Mutation(
         "C8",
         "launcher/doctor/machine.py",
-        """    "FLAGS_sync_nccl_allreduce": "torch orders its collectives by itself; unset it",\n""",
+        """    "FLAGS_sync_nccl_allreduce": "torch orders its collectives automatically; unset it",\n""",
         "",
         "tests/unit/doctor/test_machine.py::test_paddles_three_variables_are_among_them",
     ),
@@ -205,7 +205,7 @@ MUTATIONS: Final = (
         "elastic/core/versions.py",
         """partition("+")[0].split(".")[:2]""",
         """partition("+")[0].split(".")[:1]""",
-        "tests/unit/agent/test_versions.py::test_only_another_major_or_minor_version_keeps_nodes_apart",
+        "tests/unit/agent/test_versions.py::test_another_major_or_minor_version_keeps_nodes_apart",
     ),
     Mutation(
         "D13",

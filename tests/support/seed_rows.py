@@ -1,4 +1,4 @@
-"""The rows of docs/seeds.md."""
+"""The rows of docs/development/requirements.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-HEAD = ["row", "named there", "here", "shown by"]
+HEAD = ["row", "seed document", "elastic-launch", "tested by"]
 
 
 class Row(NamedTuple):
@@ -26,7 +26,9 @@ def cells(line: str) -> list[str]:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    lines = [cells(line) for line in (DOCS / "seeds.md").read_text().splitlines() if line.startswith("|")]
+    lines = [
+        cells(line) for line in (DOCS / "development/requirements.md").read_text().splitlines() if line.startswith("|")
+    ]
     assert all(len(line) == len(HEAD) for line in lines), [line for line in lines if len(line) != len(HEAD)]
     return tuple(Row(*line) for line in lines if line != HEAD and set(line) != {"---"})
 

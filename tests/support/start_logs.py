@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,8 +25,10 @@ class Nowhere:
         go_on()
 
 
-def start(logs: RecentStarts, stamp: Stamp = (1, 0), name: str = NAME) -> WorkerStartLog:
+def start(
+    logs: RecentStarts, stamp: Stamp = (1, 0), name: str = NAME, clock: Callable[[], float] = time.monotonic
+) -> WorkerStartLog:
     header = f"==== gen {stamp[0]} ===="
-    log = WorkerStartLog(Nowhere(), Path(name), header)
+    log = WorkerStartLog(Nowhere(), Path(name), header, clock=clock)
     logs.begin(f"/log/{name}", name, stamp, header, log)
     return log

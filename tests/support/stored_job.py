@@ -17,7 +17,7 @@ from launcher.job.named_job import NamedJob
 SPEC = JobSpec(np=Np(low=1, high=2, first=2), slots=1)
 MEMBER = Member(host="h", slots=1, masters=(7000,), ports=(8000,))
 PLACES = (GenerationMember("a", "h", (7000,), (8000,)), GenerationMember("b", "h", (7000,), (8000,)))
-WORLD = Generation(g=3, run=1, leader="t", why=ChangeReason.LOSS, reason="c was lost", members=PLACES, slots=1)
+WORLD = Generation(g=3, run=1, leader="t", why=ChangeReason.NODE_LOST, reason="c was lost", members=PLACES, slots=1)
 GO = Go(g=3, master="h:7000", budget=WORLD.budget)
 VERDICT = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=3, at=5.0)
 

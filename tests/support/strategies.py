@@ -65,12 +65,12 @@ OF_EVERY_SPEC: dict[str, st.SearchStrategy[Any]] = {
     "slots": counts,
     "run": generations_g,
     "schema": st.one_of(st.just(1), integers),
-    "settle_s": seconds,
-    "grow_every_s": seconds,
+    "join_window_s": seconds,
+    "scale_up_interval_s": seconds,
     "restarts_max": amounts,
     "lease_ttl_s": seconds,
     "silence_timeout_s": seconds,
-    "store_outage_limit_s": seconds,
+    "etcd_outage_timeout_s": seconds,
     "fatal_exit_codes": st.lists(integers, max_size=3).map(tuple),
 }
 specs = st.builds(JobSpec, **OF_EVERY_SPEC)
@@ -112,7 +112,7 @@ cooldowns = st.builds(
 budgets = st.builds(
     Budget,
     charged=amounts,
-    fruitless=amounts,
+    consecutive_failures=amounts,
     step=steps,
     machine_faults=amounts,
     hosts=st.lists(cooldowns, max_size=3).map(tuple),
@@ -314,7 +314,7 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
         slots=1,
         restarts_max=draw(st.integers(-1, 4)),
         fatal_exit_codes=(9,),
-        grow_every_s=draw(st.sampled_from([0.0, 60.0, None])),
+        scale_up_interval_s=draw(st.sampled_from([0.0, 60.0, None])),
     )
     if draw(st.integers(0, 3)) == 0:
         spec = PsJobSpec(**msgspec.structs.asdict(spec) | {"mode": JobMode.PS}, layout=draw(layouts))
@@ -331,7 +331,7 @@ def job_views(draw: st.DrawFn, *, complete: bool | None = None) -> StoreView:
         before=before,
         budget=Budget(
             charged=draw(st.integers(0, 5)),
-            fruitless=draw(integers),
+            consecutive_failures=draw(integers),
             machine_faults=draw(st.integers(0, 4)),
             hosts=draw(st.lists(cooldowns, max_size=3).map(tuple)),
             judged_g=draw(st.integers(0, 4)),
@@ -368,7 +368,7 @@ memories = st.builds(
     quarantine_deadlines=st.dictionaries(st.tuples(hosts | st.just("h"), generations_g), times, max_size=2),
     draining_since=st.dictionaries(nodes, times, max_size=2),
     gate_since=st.none() | st.tuples(generations_g, times),
-    grown_at=st.none() | times,
+    scaled_up_at=st.none() | times,
     generation_seen=generations_g,
     listening=generations_g,
 )

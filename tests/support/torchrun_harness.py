@@ -189,5 +189,5 @@ def works(node: Node) -> list[tuple[int, int, int]]:
 
 def ctl(job: Torchruns, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of `elastic-ctl`."""
-    argv = ("-m", "launcher.ctl", *words, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id)
+    argv = ("-m", "launcher.ctl", *words, "--elastic-server", job.etcd.endpoint, "--job-id", job.job_id)
     return subprocess.run([sys.executable, *argv], cwd=Path.cwd(), capture_output=True, text=True, check=False)

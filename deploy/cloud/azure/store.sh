@@ -1,9 +1,10 @@
 #!/bin/bash
-# What stays while spot machines come and go: a network with a way out, etcd on an ordinary machine, and a shared folder (Azure Files
+# The permanent part of a cluster of spot machines: a network with a NAT gateway, etcd on an on-demand machine, and a
+# shared directory (Azure Files
 # over NFS). Prints the two lines of job.env that name them. Needs az, logged in; GROUP and REGION may be set.
 set -euo pipefail
 if [ $# -ne 1 ]; then
-  echo "usage: $0 STORAGE_ACCOUNT    (a name that nobody else has: 3 to 24 small letters and digits)" >&2
+  echo "usage: $0 STORAGE_ACCOUNT    (a globally unique name: 3 to 24 lower-case letters and digits)" >&2
   exit 2
 fi
 GROUP=${GROUP:-elastic}
@@ -13,7 +14,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 az group create --name "$GROUP" --location "$REGION" --output none
 az network vnet create --resource-group "$GROUP" --name elastic --address-prefixes 10.20.0.0/16 \
   --subnet-name nodes --subnet-prefixes 10.20.0.0/20 --output none
-# The way out, for apt and pip: machines of a new network have none by themselves, and no public address here.
+# The NAT gateway, for apt and pip: machines of a new network have no access to the internet, and no public address
+# here.
 az network public-ip create --resource-group "$GROUP" --name elastic-out --sku Standard --output none
 az network nat gateway create --resource-group "$GROUP" --name elastic-out \
   --public-ip-addresses elastic-out --output none
@@ -30,5 +32,5 @@ az storage share-rm create --resource-group "$GROUP" --storage-account "$1" --na
   --enabled-protocols NFS --root-squash NoRootSquash --quota 100 --output none
 
 etcd=$(az vm show --resource-group "$GROUP" --name elastic-etcd --show-details --query privateIps --output tsv)
-echo "ELASTIC_SERVER=\"$etcd:2379\""
+echo "ELASTIC_ETCD=\"$etcd:2379\""
 echo "SHARED=\"$1.file.core.windows.net:/$1/shared\""

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What stays while spot machines come and go: etcd on an ordinary machine, and a shared folder (Filestore).
+# The permanent part of a cluster of spot machines: etcd on an on-demand machine, and a shared directory (Filestore).
 # Prints the two lines of job.env that name them. Needs gcloud with a project; ZONE and NETWORK may be set.
 set -euo pipefail
 ZONE=${ZONE:-us-central1-a}
@@ -14,5 +14,5 @@ gcloud filestore instances create elastic-shared --zone="$ZONE" --tier=BASIC_HDD
 
 etcd=$(gcloud compute instances describe elastic-etcd --zone="$ZONE" --format='value(networkInterfaces[0].networkIP)')
 folder=$(gcloud filestore instances describe elastic-shared --zone="$ZONE" --format='value(networks[0].ipAddresses[0])')
-echo "ELASTIC_SERVER=\"$etcd:2379\""
+echo "ELASTIC_ETCD=\"$etcd:2379\""
 echo "SHARED=\"$folder:/shared\""

@@ -1,4 +1,4 @@
-"""What an agent's core asks for (pure values).
+"""The actions that an agent's core requests (pure values).
 
 Actions go to the store, the session, the nursery, the links and to people; answers come back as `events`.
 """
@@ -29,19 +29,19 @@ class CloseSession(Struct, frozen=True):
 
 
 class RevokeLease(Struct, frozen=True):
-    """Revoke the lease of a node whose death is proven."""
+    """Revoke the lease of another node, which is proven dead or evicted."""
 
     lease: int
 
 
 class RefreshLease(Struct, frozen=True):
-    """Refresh this node's lease now, and not only at its next interval. Answered by `LeaseRefreshed`."""
+    """Refresh this node's lease now instead of at its next interval. Answered by `LeaseRefreshed`."""
 
 
 class LinkTarget(NamedTuple):
-    """Where a member's agent listens, and which registration of it says so.
+    """The address on which a member's agent listens, and the create revision of the registration that contains it.
 
-    `dialable`: a leader has had a link to it, so that it is dead if nobody listens there.
+    `dialable`: a leader has had a link to this agent, so a refused connection shows that it is dead.
     """
 
     host: str
@@ -51,13 +51,13 @@ class LinkTarget(NamedTuple):
 
 
 class WatchLinks(Struct, frozen=True):
-    """Keep a link to each of these nodes, and to no other. `LinksChanged` and `ProcessProvenDead` tell of them."""
+    """Keep a link to each of these nodes and to no other. `LinksChanged` and `ProcessProvenDead` report about them."""
 
     targets: Mapping[str, LinkTarget]
 
 
 class DoubtLinks(Struct, frozen=True):
-    """Ask every linked node whether it is there, at once and every `every_s` seconds; 0.0: not any more.
+    """Ping every linked node at once and every `every_s` seconds; 0.0: stop.
 
     A node that does not answer counts as not linked (`LinksChanged`).
     """
@@ -68,8 +68,8 @@ class DoubtLinks(Struct, frozen=True):
 class SetHeartbeats(Struct, frozen=True):
     """Send a heartbeat to every watched node every `every_s` seconds, and watch for silence.
 
-    `every_s` 0.0: send none, and only answer those that come. `timeout_s`: a node from which nothing was heard for
-    this time is silent (`SilenceChanged`); 0.0: none is.
+    `every_s` 0.0: send none, and only answer those of other nodes. `timeout_s`: a node that has sent nothing for this
+    time is silent (`SilenceChanged`); 0.0: no node ever is.
     """
 
     every_s: float
@@ -77,9 +77,9 @@ class SetHeartbeats(Struct, frozen=True):
 
 
 class TryPeer(Struct, frozen=True):
-    """Find out whether a silent node answers a new connection: this agent tries, and asks up to a few others to try.
+    """Find out whether a silent node answers a new connection: this agent tries, and asks the `helpers` to try.
 
-    `limit_s`: the time for which each of them tries. Answered by `PeerTried`.
+    `limit_s`: the seconds for which each of them tries. Answered by `PeerTried`.
     """
 
     number: int
@@ -90,7 +90,7 @@ class TryPeer(Struct, frozen=True):
 
 
 class SilenceStep(StrEnum):
-    """How far the suspicion of a silent node has got."""
+    """The state of the suspicion of a silent node."""
 
     SUSPECTED = "suspected"
     CLEARED = "cleared"
@@ -98,10 +98,10 @@ class SilenceStep(StrEnum):
 
 
 class NoteSilence(Struct, frozen=True):
-    """For monitors and the history: a node is suspected, cleared or evicted.
+    """Report to monitors and to the history that a node is suspected, cleared or evicted.
 
-    It has sent nothing for `silent_s`. `by`: the nodes that were asked to try it; once it is cleared those that reach
-    it, and once it is evicted those that do not.
+    The node has sent nothing for `silent_s` seconds. `by`: the nodes that were asked to try it; for a cleared node,
+    those that reach it; for an evicted node, those that do not.
     """
 
     step: SilenceStep
@@ -112,7 +112,7 @@ class NoteSilence(Struct, frozen=True):
 
 
 class AskVouch(Struct, frozen=True):
-    """Ask whoever watches this node for the right to run generation g. Answered by `Vouched`, or not at all."""
+    """Ask the nodes that watch this one to extend its run deadline for generation g. `Vouched` answers, or nothing."""
 
     g: int
 
@@ -142,15 +142,15 @@ class MirrorKeys(Struct, frozen=True):
 
 
 class FindMember(Struct, frozen=True):
-    """Look whether any node is registered. Answered by `MemberFound`."""
+    """Read whether any node is registered. Answered by `MemberFound`."""
 
 
 class Relist(Struct, frozen=True):
-    """List again: the mirror is behind, or an answer was lost."""
+    """List the store again, because the mirror is behind or an answer was lost."""
 
 
 class StartWorkers(Struct, frozen=True):
-    """Start this node's workers of the generation. The right to run has been shown."""
+    """Start this node's workers of the generation. The run deadline has not passed."""
 
     generation: Generation
     go: Go
@@ -160,33 +160,33 @@ class StartWorkers(Struct, frozen=True):
 
 
 class PublishClusterSpec(Struct, frozen=True):
-    """The cluster spec that this node's processes belong to has another revision; they go on."""
+    """Pass a new revision of the cluster spec to this node's processes, which continue."""
 
     generation: ClusterSpec
 
 
 class StopWorkers(Struct, frozen=True):
-    """SIGTERM to the workers' groups, SIGKILL after `grace_s`. Answered by `WorkersGone`.
+    """Send SIGTERM to the workers' process groups, and SIGKILL after `stop_timeout_s`. Answered by `WorkersGone`.
 
-    `why` goes into their logs, after the word "stopped": "because rank=[4] failed on host h, see workerlog.4". In a
-    `planned` stop nothing is broken: workers that listen are asked to save and to leave, before any signal. A second
-    stop that is not planned ends that at once.
+    `why` is written to their logs after the word "stopped": "because rank=[4] failed on host h, see workerlog.4". In a
+    `planned` stop nothing is broken: workers that listen are asked to save and to exit before any signal. A second,
+    unplanned stop ends this at once.
     """
 
     g: int
-    grace_s: float
+    stop_timeout_s: float
     why: str
     planned: bool = False
 
 
 class ExtendRunDeadline(Struct, frozen=True):
-    """The nursery kills every worker at this time of our clock, unless it is told a later one."""
+    """Set the time, on this node's clock, at which the nursery kills every worker; a later call extends it."""
 
     t: float
 
 
 class LogLine(Struct, frozen=True):
-    """One line for people. `detail` lines are shown with --verbose only, `warn` lines also with --quiet."""
+    """One log line for people. `detail` lines are shown only with --verbose, `warn` lines even with --quiet."""
 
     text: str
     detail: bool = False
@@ -194,21 +194,21 @@ class LogLine(Struct, frozen=True):
 
 
 class ReportFailure(Struct, frozen=True):
-    """Show people the cause of a generation's failure, and what happens next."""
+    """Show people the root cause of a generation's failure, and what happens next."""
 
     cause: Cause
     note: str
 
 
 class ReportVerdict(Struct, frozen=True):
-    """Show people how the job ended. `late`: this node came after the end."""
+    """Show people how the job ended. `late`: this node tried to join after the end."""
 
     verdict: Verdict
     late: bool
 
 
 class ExitAgent(Struct, frozen=True):
-    """This agent ends."""
+    """End this agent with an exit code."""
 
     code: int
 

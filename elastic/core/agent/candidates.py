@@ -1,7 +1,7 @@
-"""In which order nodes try to lead, and which of them watch the leader for that (pure).
+"""The leader succession order, and which nodes watch the leader for it (pure).
 
-The members of the generation try in the order of their M_ids, without those that are proven dead. All beyond the first
-`RANKS_MAX` of them are in an order by chance, which each works out from its name.
+The members of the generation that are not proven dead try to lead in the order of their M_ids. Beyond the first
+`RANKS_MAX` of them, the order is random; each node derives its place from its name.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from itertools import islice
 from elastic.core.agent.state import AgentState
 
 RANK_S = 0.01
-"""Seconds that each member leaves to the one before it to take the lead: longer than a write mostly takes."""
+"""Seconds that each member waits longer than the one before it: more than most writes take."""
 RANKS_MAX = 10
-"""Members that one waits for at most: a rack that is lost with the leader must not cost seconds."""
+"""The most members that one waits for: a rack that fails together with the leader must not cost seconds."""
 SPREAD_S = 0.05
-"""Members beyond that spread over this many seconds for each member of the generation: one tries in this time."""
+"""Members beyond these spread over this number of seconds per member of the generation: one tries in each interval."""
 SPREAD_MAX_S = 5.0
-"""No member waits for longer: if no node leads by then, few are left to try."""
+"""The longest wait of any member: if no node leads by then, few are left to try."""
 OUTSIDE_S = 0.05
 """Nodes without an M_id spread over this time."""
 WATCHERS = 16
-"""About this number of the nodes whose order is chance watch the leader. If all did, a job of a thousand nodes would
-have a thousand links more, all to one agent."""
+"""The approximate number of nodes with a random order that watch the leader. If all did, a job of a thousand nodes
+would have a thousand more links, all to one agent."""
 
 
 def patience_s(agent: AgentState) -> float:
-    """How long this node leaves the lead to those before it, in seconds.
+    """Seconds that this node waits for the nodes before it to take the lead.
 
-    Where many are dead with the leader, and for nodes without an M_id, chance decides; the more they are, the longer
-    the time over which they spread, so that the first of them still comes at once.
+    The wait is random if many nodes are dead together with the leader, and for nodes without an M_id. It is spread over
+    a longer time the more nodes there are, so that usually one tries first.
     """
     rank, generation = _rank(agent), agent.generation
     if generation is None or generation.index(agent.me.node) is None:
@@ -41,7 +41,7 @@ def patience_s(agent: AgentState) -> float:
 
 
 def watches_leader(agent: AgentState) -> bool:
-    """Tell whether this node is to see at once that the leader is dead, because it would be one of the first to try."""
+    """Return whether this node must detect the leader's death at once, because it is one of the first to succeed it."""
     generation = agent.generation
     size = agent.spec.np.first
     if generation is not None:
@@ -52,7 +52,7 @@ def watches_leader(agent: AgentState) -> bool:
 
 
 def _rank(agent: AgentState) -> int:
-    """How many members try before this node, at most `RANKS_MAX`."""
+    """The number of members that try before this node, at most `RANKS_MAX`."""
     generation = agent.generation
     if generation is None:
         return 0

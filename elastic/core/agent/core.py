@@ -10,32 +10,32 @@ from elastic.core.agent.state import AgentState, Phase, Relisting
 from elastic.core.agent.table import DUTIES, EXTEND_DEADLINE, REPORTS, ROWS, TIMES, Duty
 
 STEPS_MAX = 12
-"""No event moves an agent through more rows than this; more would be a loop in the table."""
+"""An event that moves an agent through more rows than this shows a loop in the table."""
 
 
 class AgentCore:
-    """The whole behaviour of an agent: `handle(event, now)` gives the actions, in order.
+    """The whole behaviour of an agent: `handle(event, now)` returns the actions, in order.
 
-    `wake_at` is the time at which `Tick` is wanted. `taken` lists the rows that the last event took.
+    `wake_at` is the time at which the core expects a `Tick`. `taken` lists the rows that the last event took.
     """
 
     def __init__(self, facts: AgentState) -> None:
         self.facts = facts
         self.taken: list[str] = []
-        self._plan_wake_up()  # Perhaps nothing ever happens.
+        self._plan_wake_up()  # There may never be an event.
 
     @property
     def phase(self) -> Phase:
-        """Where the agent is in its table."""
+        """The current phase of the agent."""
         return self.facts.phase
 
     @property
     def wake_at(self) -> float | None:
-        """When to call again with `Tick`, None if nothing is being waited for."""
+        """When to call again with `Tick`; None if the agent waits for no time."""
         return self.facts.wake_at
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take in one event and say what to do. `now`: this node's monotonic clock, seconds; it never runs back."""
+        """Take in one event and return the actions. `now`: this node's monotonic clock in seconds."""
         agent = self.facts
         agent.now = max(now, agent.now)
         agent.actions = []
@@ -45,7 +45,7 @@ class AgentCore:
         quiet = isinstance(event, LeaseRefreshed) and _only_extends_deadline(agent)
         for handler in HANDLERS[type(event)]:
             handler(agent, event)
-        if quiet and agent.store.relist is Relisting.NONE:  # Most events are these, in a job that just trains.
+        if quiet and agent.store.relist is Relisting.NONE:  # Most events of a job that trains are of this kind.
             self._perform((EXTEND_DEADLINE,))
         else:
             self._perform(REPORTS)
@@ -79,15 +79,15 @@ class AgentCore:
         raise AssertionError(f"the table loops: {self.taken}")
 
     def _plan_wake_up(self) -> None:
-        """Work out when this agent has something to do although nothing happens: the earliest time of any rule."""
+        """Set `wake_at` to the earliest time at which a rule may become true without an event."""
         earliest = self.facts.first_of([at(self.facts) for at in TIMES[self.phase]])
         self.facts.wake_at = earliest if earliest < float("inf") else None
 
 
 def _only_extends_deadline(agent: AgentState) -> bool:
-    """Tell whether a refresh of the lease changes nothing but how long this node may run.
+    """Return whether a refresh of the lease changes only this node's run deadline.
 
-    No time is up that this agent waits for, it does not wait for its right to start, and no node is silent.
+    No time that this agent waits for has come, it does not wait for a valid lease to start, and no node is silent.
     """
     registered = agent.registration.registered
     settled = registered and agent.phase in (Phase.SPARE, Phase.RUNNING) and not agent.silence.peers

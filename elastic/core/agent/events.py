@@ -1,8 +1,7 @@
 """The events that an agent's core takes in, and their handlers (pure).
 
-Events come from the store, the session, the nursery, signals, links and the clock. Both the real agent and the
-simulation speak exactly these and the `actions`. A handler changes what the agent knows of its subject, and decides
-nothing.
+Events come from the store, the session, the nursery, signals, links and the clock. The real agent and the simulation
+use exactly these events and the `actions`. A handler updates what the agent knows of its subject, and decides nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ __all__ = [
 
 
 class Tick(Struct, frozen=True):
-    """The time that the core asked for has come."""
+    """The time that the core requested has been reached."""
 
 
 Event = (
@@ -83,7 +82,7 @@ ANSWERS: dict[str, tuple[Handler, ...]] = {
     "evict": (eviction.on_evicted,),
     **dict.fromkeys(succession.PROPOSALS, (succession.on_proposal_answer,)),
 }
-"""The handlers of the answer to a transaction of each kind, if it came."""
+"""The handlers of the answer to a transaction of each kind, if the answer was not lost."""
 
 
 def _on_answer(agent: AgentState, event: TransactionAnswered) -> None:
@@ -125,4 +124,4 @@ HANDLERS: dict[type[Event], tuple[Handler, ...]] = {
     NodeProvenDead: (deaths.on_node_dead,),
     Tick: (),
 }
-"""Every event there is, and its handlers in order."""
+"""Every event, and its handlers in order."""

@@ -1,9 +1,8 @@
-"""How this node leaves: a drain and its patience, `--elastic_timeout`, the end of the job, and the exit (pure).
+"""How this node leaves: drains, `--join-timeout`, the end of the job, and the exit (pure).
 
 A drain is a request to leave: a signal, an interruption notice, or an operator's order in the store. A running node
-announces it on its key, and the leader plans a generation without it. Where the leader does not react, or the time
-that the drain leaves is up, the node stops its workers on its own. It records how they ended, deletes its
-key, and exits.
+announces it on its key, and the leader plans a generation without it. If the leader does not react, or the deadline of
+the drain is near, the node stops its workers on its own. It records how they ended, deletes its key, and exits.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from elastic.core.model import FinalStatus, Member, MemberState
 from elastic.core.transactions import deregister, update_member
 
 DRAIN_PATIENCE_S = 5.0
-"""A draining node whose job does not react stops its workers by itself after this time."""
+"""A draining node stops its workers on its own if the leader has not reacted after this time."""
 RECORD_PATIENCE_S = 5.0
 """A leaving node tries for this long to record its outcome and to delete its key."""
 
 
 class DrainRequested(Struct, frozen=True):
-    """This agent is to leave, and ends with `exit_code`; `reason` says in words who or what asks for it.
+    """A request to this agent to leave and to exit with `exit_code`; `reason` names its source in words.
 
-    `deadline`: the time of our clock at which this node may be gone, None if that is not known. Its workers get
+    `deadline`: the time on this node's clock at which the node must be gone, None if there is none. Its workers have
     until `state.DEADLINE_SPARE_S` before that.
     """
 
@@ -36,7 +35,7 @@ class DrainRequested(Struct, frozen=True):
 
 
 def on_drain(agent: AgentState, event: DrainRequested) -> None:
-    """The first drain counts; one that comes after it can only leave less time."""
+    """Take the first drain; a later one can only bring its deadline forward."""
     drain = agent.leaving.drain
     if drain is None:
         agent.leaving.drain = PendingDrain(agent.now, event.exit_code, event.reason, event.deadline)
@@ -45,7 +44,7 @@ def on_drain(agent: AgentState, event: DrainRequested) -> None:
 
 
 def read_order(agent: AgentState, event: ViewChanged) -> None:
-    """An operator's order is a drain. One that was for another node of this name is none of this node's business."""
+    """Take an operator's order as a drain, unless it was for an earlier node with the same name."""
     stored = agent.view.leaves.get(agent.me.node)
     registered = agent.registration.registered
     if stored is None or not registered or stored.mod_revision <= agent.leaving.orders_read_to:
@@ -56,48 +55,48 @@ def read_order(agent: AgentState, event: ViewChanged) -> None:
 
 
 def on_announced(agent: AgentState, event: TransactionAnswered) -> None:
-    """The store says now that this node drains, unless it refused."""
+    """Note that the store shows the drain of this node, unless it refused the transaction."""
     agent.leaving.announced |= bool(event.succeeded)
 
 
 def on_deregistered(agent: AgentState, event: TransactionAnswered) -> None:
-    """This node's key is deleted; if the store refused, there was none of its own."""
+    """Note that this node's key is deleted; if the store refused, the node had none."""
     agent.leaving.deregistered = True
 
 
 def job_ended(agent: AgentState) -> bool:
-    """There is a verdict, and not the one that this node's registration replaced."""
+    """There is a verdict, other than the one that this node's registration replaced."""
     verdict, registered = agent.view.verdict, agent.registration.create_revision
     return verdict is not None and not agent.may_run_again and verdict.mod_revision > registered
 
 
 def drains(agent: AgentState) -> bool:
-    """This node is asked to leave."""
+    """This node has been asked to leave."""
     return agent.leaving.drain is not None
 
 
 def timed_out(agent: AgentState) -> bool:
-    """No world came together in the time that it waits at most (`--elastic_timeout`)."""
+    """No generation with this node has formed within `--join-timeout`."""
     return agent.now >= timeout_at(agent)
 
 
 def unanswered(agent: AgentState) -> bool:
-    """The leader has not reacted to its drain in time."""
+    """The leader has not reacted to the drain in time."""
     return agent.now >= unanswered_at(agent)
 
 
 def out_of_time(agent: AgentState) -> bool:
-    """The workers have had the time that the drain's deadline leaves them, and some are still there."""
+    """The workers have used up the time that the drain's deadline leaves them, and some still run."""
     return agent.now >= kill_at(agent) and not agent.workers.gone and agent.workers.stop is not StopKind.CUT_SHORT
 
 
 def drain_recorded(agent: AgentState) -> bool:
-    """It is to leave, and how its workers ended is recorded, or has been tried for long enough."""
+    """The node drains, and the end of its workers is recorded, or it has tried for long enough."""
     return agent.leaving.drain is not None and (_is_recorded(agent) or agent.now >= give_up_at(agent))
 
 
 def has_left(agent: AgentState) -> bool:
-    """Its outcome is recorded and its key deleted, or it has tried for long enough."""
+    """The node's outcome is recorded and its key is deleted, or it has tried for long enough."""
     away = agent.leaving.deregistered or not agent.registration.registered
     return (away and _is_recorded(agent)) or agent.now >= give_up_at(agent)
 
@@ -107,13 +106,13 @@ def _is_recorded(agent: AgentState) -> bool:
 
 
 def timeout_at(agent: AgentState) -> float:
-    """When it has waited for a generation for `--elastic_timeout`."""
-    limit_s = agent.limits.elastic_timeout_s
+    """The time at which `--join-timeout` ends."""
+    limit_s = agent.limits.join_timeout_s
     return agent.leaving.idle_since + limit_s if limit_s is not None else float("inf")
 
 
 def unanswered_at(agent: AgentState) -> float:
-    """When it stops its workers although the leader has not reacted to its drain."""
+    """When the node stops its workers although the leader has not reacted to the drain."""
     drain = agent.leaving.drain
     return drain.unheard_at(DRAIN_PATIENCE_S) if drain is not None else float("inf")
 
@@ -125,22 +124,22 @@ def kill_at(agent: AgentState) -> float:
 
 
 def give_up_at(agent: AgentState) -> float:
-    """When it leaves although the store has not taken its last words."""
+    """When the node leaves although the store has not accepted its outcome."""
     return agent.entered_at + RECORD_PATIENCE_S
 
 
 def give_up_drained_at(agent: AgentState) -> float:
-    """The same, for a node that leaves because it was asked to."""
+    """`give_up_at` for a draining node, otherwise infinity."""
     return give_up_at(agent) if agent.leaving.drain is not None else float("inf")
 
 
-def grace_s(agent: AgentState) -> float:
-    """How long workers have after SIGTERM when nothing is broken."""
-    return max(min(agent.limits.grace_s, kill_at(agent) - agent.now), 0.0)
+def stop_timeout_s(agent: AgentState) -> float:
+    """Seconds that workers have after SIGTERM when nothing is broken."""
+    return max(min(agent.limits.stop_timeout_s, kill_at(agent) - agent.now), 0.0)
 
 
 def report_verdict(agent: AgentState) -> None:
-    """Say how the job ended, and end with the exit code of that."""
+    """Report how the job ended, and take the exit code for that."""
     assert agent.view.verdict is not None
     verdict = agent.view.verdict.value
     agent.act(ReportVerdict(verdict, late=agent.registration.joined_at is None))
@@ -160,52 +159,53 @@ def leave_drained(agent: AgentState) -> None:
 
 
 def leave_by_timeout(agent: AgentState) -> None:
-    """Say that no world came together, and leave."""
-    words = f"no world came together in {agent.limits.elastic_timeout_s:g} s (--elastic_timeout); leaving"
+    """Report that no generation with this node has formed, and leave."""
+    limit = f"{agent.limits.join_timeout_s:g} s (--join-timeout)"
+    words = f"no generation with this node formed in {limit}; exiting, the job stays open"
     agent.act(LogLine(words, warn=True))
     agent.leaving.exit_code = 4
     _end_unless_joined(agent)
 
 
 def _end_unless_joined(agent: AgentState) -> None:
-    """A node without a key in the store exits at once; the others go to `Phase.LEAVING` first."""
+    """Exit at once if this node has no key in the store; other nodes enter `Phase.LEAVING` first."""
     if agent.phase is Phase.JOINING:
         end(agent)
 
 
 def exit_agent(agent: AgentState) -> None:
-    """Nothing is left of this node in the store: say so, and end."""
+    """Report that this node has left, and end: nothing of it is left in the store."""
     drain = agent.leaving.drain
     if drain is not None and agent.leaving.exit_code == drain.exit_code and not job_ended(agent):
-        named = drain.deadline is not None or drain.exit_code < 128  # Of a signal its sender knows.
+        named = drain.deadline is not None or drain.exit_code < 128  # The sender of a signal knows the reason.
         because = f" ({drain.reason})" if named else ""
         agent.act(LogLine(f"left{because}; the job stays open"))
     end(agent)
 
 
 def end(agent: AgentState) -> None:
-    """Give back the lease, and end this agent."""
+    """Revoke the lease, and end this agent."""
     if agent.registration.lease is not None:
         agent.act(CloseSession(agent.registration.lease))
     agent.act(ExitAgent(agent.leaving.exit_code))
 
 
 def stop_drained(agent: AgentState) -> None:
-    """Stop the workers in order, because the leader has not reacted to the drain."""
+    """Stop the workers as in a planned change, because the leader has not reacted to the drain."""
     agent.workers.forced, agent.workers.stop = True, StopKind.PLANNED
     if agent.now < kill_at(agent):
-        agent.act(LogLine("nobody took notice of the drain: stopping this node's workers"))
+        agent.act(LogLine("the leader did not acknowledge the drain: stopping this node's workers"))
     why = "for a planned change: this node drains"
-    agent.act(StopWorkers(agent.workers.g, grace_s(agent), why, planned=True))
+    agent.act(StopWorkers(agent.workers.g, stop_timeout_s(agent), why, planned=True))
 
 
 def stop_out_of_time(agent: AgentState) -> None:
-    """Kill the workers: the machine is about to go."""
+    """Kill the workers: the deadline of the drain is near."""
     drain, workers = agent.leaving.drain, agent.workers
     assert drain is not None
     workers.forced, workers.stop = True, StopKind.CUT_SHORT
-    agent.act(LogLine(f"no time is left ({drain.reason}): ending this node's workers", warn=True))
-    agent.act(StopWorkers(workers.g, 0.0, f"because no time is left: {drain.reason}"))
+    agent.act(LogLine(f"deadline reached ({drain.reason}): killing this node's workers", warn=True))
+    agent.act(StopWorkers(workers.g, 0.0, f"because the deadline was reached: {drain.reason}"))
 
 
 def generation_runs(agent: AgentState) -> bool:
@@ -215,14 +215,14 @@ def generation_runs(agent: AgentState) -> bool:
 
 
 def restart_timeout(agent: AgentState) -> None:
-    """`--elastic_timeout` counts from the last moment at which a generation ran."""
+    """Restart `--join-timeout`, which counts from the last moment at which a generation ran."""
     agent.leaving.idle_since = agent.now
 
 
 def may_announce(agent: AgentState) -> bool:
-    """The others do not know yet that this node drains, and its workers run or save.
+    """The drain has not been announced yet, and the workers run or save.
 
-    Workers that save may wait for those of the other nodes, which are asked to save when they know of the drain.
+    Workers that save may wait for those of other nodes, which the leader asks to save once it knows of the drain.
     """
     leaving = agent.leaving
     pending = leaving.drain is not None and not leaving.announced and (agent.phase is Phase.RUNNING or agent.saves)
@@ -230,20 +230,20 @@ def may_announce(agent: AgentState) -> bool:
 
 
 def announce(agent: AgentState) -> None:
-    """Say on this node's key that it drains."""
+    """Announce the drain on this node's key."""
     registration = agent.registration
     member, lease = draining_member(agent), registration.lease or 0
     send(agent, update_member(agent.keys, agent.view, agent.me.node, registration.create_revision, member, lease))
 
 
 def draining_member(agent: AgentState) -> Member:
-    """This node as it is registered while it drains."""
+    """The document of this node while it drains."""
     reason = agent.leaving.drain.reason if agent.leaving.drain is not None else ""
     return replace(agent.me.member, state=MemberState.DRAINING, drain_reason=reason)
 
 
 def may_deregister(agent: AgentState) -> bool:
-    """This node leaves, and its key is still there."""
+    """This node leaves, and its key still exists."""
     pending = agent.phase is Phase.LEAVING and not agent.leaving.deregistered
     return pending and agent.registration.registered and may_write(agent)
 

@@ -1,4 +1,4 @@
-"""How this node registers: its lease, its key under that lease, and what it does when either is gone (pure)."""
+"""The registration of this node: its lease, its key under that lease, and what happens when either is gone (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic.core.transactions import unless_superseded
 
 GRANT_RETRY_S = 0.5
 LOOKUP_LIMIT_S = 5.0
-"""After this time without an answer it is looked again whether any node is registered."""
+"""After this time without an answer the agent reads again whether any node is registered."""
 
 
 class NodePrepared(Struct, frozen=True):
@@ -30,13 +30,13 @@ class LeaseGranted(Struct, frozen=True):
 
 
 class LeaseGrantFailed(Struct, frozen=True):
-    """No lease could be had now; the core asks again after a pause."""
+    """No lease was granted; the core retries after a pause."""
 
 
 class LeaseRefreshed(Struct, frozen=True):
     """The lease was refreshed by a request sent at `sent_at`.
 
-    After that this node's key in the store had the modification revision `key_revision`, 0: none that hangs on it.
+    `key_revision` is the mod revision of this node's key in the store afterwards, 0 if no such key has this lease.
     """
 
     lease: int
@@ -46,27 +46,27 @@ class LeaseRefreshed(Struct, frozen=True):
 
 
 class SessionLost(Struct, frozen=True):
-    """The store says that the lease is gone."""
+    """The lease is gone, according to the store."""
 
     lease: int
     reason: str
 
 
 class MemberFound(Struct, frozen=True):
-    """The answer to `FindMember`: whether any node is registered, None if the store did not say."""
+    """The answer to `FindMember`: whether any node is registered, None if the store did not answer."""
 
     exists: bool | None
 
 
 def on_member_found(agent: AgentState, event: MemberFound) -> None:
-    """Note it, or ask again after a pause."""
+    """Note the answer, or retry after a pause."""
     agent.registration.lookup_again_at = agent.now + ASK_AGAIN_S
     if event.exists is not None:
         agent.registration.members_exist = event.exists
 
 
 def on_prepared(agent: AgentState, event: NodePrepared) -> None:
-    """Register from now on."""
+    """Allow the registration from now on."""
     agent.registration.prepared = True
 
 
@@ -79,15 +79,16 @@ def on_granted(agent: AgentState, event: LeaseGranted) -> None:
 
 
 def on_grant_failed(agent: AgentState, event: LeaseGrantFailed) -> None:
-    """Ask again after a pause."""
+    """Retry after a pause."""
     agent.registration.step("lease failed")
     agent.registration.grant_again_at = agent.now + GRANT_RETRY_S
 
 
 def on_refreshed(agent: AgentState, event: LeaseRefreshed) -> None:
-    """A lease gives the right to run for as long as it holds this node's key, from when it was last refreshed.
+    """Extend the run deadline by the refreshed lease, if this node's key is attached to it.
 
-    A key that is not in the store as the watch has shown it gives none: the others may see what a deaf watch hides.
+    The key must be in the store as the watch has shown it: otherwise the other nodes may see a change that this node
+    misses, because its watch receives no messages.
     """
     registration = agent.registration
     if event.lease != registration.lease:
@@ -97,23 +98,23 @@ def on_refreshed(agent: AgentState, event: LeaseRefreshed) -> None:
         return
     own = agent.view.members.get(agent.me.node)
     if event.key_revision == (own.mod_revision if own is not None else registration.create_revision):
-        _extend_right(agent, event.sent_at, event.ttl_s)
+        _extend_deadline(agent, event.sent_at, event.ttl_s)
     else:
         agent.store.want_listing()
 
 
 def on_session_lost(agent: AgentState, event: SessionLost) -> None:
-    """Register again with another lease, unless it is an older one that is gone."""
+    """Register again with another lease, unless an older lease is gone."""
     if event.lease == agent.registration.lease:
         agent.drop_lease()
 
 
 def check_own_key(agent: AgentState, event: ViewChanged) -> None:
-    """Learn from the view whether this node is registered; it knows better than any answer.
+    """Take from the view whether this node is registered; the view is more reliable than any answer.
 
-    One revision may arrive in parts, so only a later one without the key shows that it is gone. The lease may live:
-    somebody has deleted the key, has damaged it, or has taken it from under the lease. That counts as the end of the
-    lease.
+    One revision may arrive in parts, so only a later one without the key shows that the key is gone. The lease may
+    still be valid: an operator or another program has deleted the key, damaged it, or detached it from the lease. This
+    counts as the end of the lease.
     """
     own, registration = agent.view.members.get(agent.me.node), agent.registration
     if own is not None and registration.lease is not None and own.lease == registration.lease:
@@ -122,7 +123,7 @@ def check_own_key(agent: AgentState, event: ViewChanged) -> None:
     elif is_registered(agent) and agent.view.revision > registration.registered_at_revision:
         agent.drop_lease()
         if agent.phase is not Phase.LEAVING:
-            agent.act(LogLine("this node's key is gone from etcd, or is not its own any more: it registers again"))
+            agent.act(LogLine("this node's key was deleted from etcd or has another lease; registering again"))
 
 
 def _hold_key(agent: AgentState, create_revision: int) -> None:
@@ -130,20 +131,20 @@ def _hold_key(agent: AgentState, create_revision: int) -> None:
     registration.create_revision = create_revision
     registration.step("key seen")
     if registration.unproven_refresh is not None:
-        _extend_right(agent, *registration.unproven_refresh)
+        _extend_deadline(agent, *registration.unproven_refresh)
         registration.unproven_refresh = None
 
 
-def _extend_right(agent: AgentState, sent_at: float, ttl_s: float) -> None:
-    outage_limit_s = agent.spec.store_outage_limit_s
+def _extend_deadline(agent: AgentState, sent_at: float, ttl_s: float) -> None:
+    outage_limit_s = agent.spec.etcd_outage_timeout_s
     agent.workers.run_deadline = agent.workers.run_deadline.refreshed(sent_at, ttl_s, outage_limit_s)
 
 
 def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
-    """This node is registered; or something that the registration compared has changed.
+    """Note that this node is registered, or that something that the transaction compared has changed.
 
-    Then it tries again as soon as the watch shows what. Where a thousand nodes begin a job together, all but one come
-    second; none of them lists for that.
+    In that case it tries again as soon as the watch shows the change. If a thousand nodes begin a job at the same time,
+    all but one are refused first; none of them lists the store for that.
     """
     registration, lease = agent.registration, event.transaction.lease
     if not event.succeeded:
@@ -154,7 +155,7 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
         _hold_key(agent, own.create_revision if own is not None else event.revision)
         registration.registered_at_revision = event.revision
         if agent.phase is Phase.RUNNING:
-            agent.act(LogLine("registered again; the workers have run on"))
+            agent.act(LogLine("registered again; the workers kept running"))
 
 
 def is_registered(agent: AgentState) -> bool:
@@ -163,31 +164,31 @@ def is_registered(agent: AgentState) -> bool:
 
 
 def is_unregistered(agent: AgentState) -> bool:
-    """The key of this node is gone, or was never there."""
+    """The key of this node is gone, or never existed."""
     return not agent.registration.registered
 
 
 def is_refused(agent: AgentState) -> bool:
-    """The job does not take this node."""
+    """The job has refused this node."""
     return bool(agent.registration.refusal)
 
 
 def report_joined(agent: AgentState) -> None:
-    """Say that this node is in the job."""
+    """Report that this node has joined the job."""
     again = agent.registration.joined_at is not None
     agent.act(LogLine("registered again" if again else f"joined the job as {agent.me.node}"))
     agent.registration.joined_at = agent.now
 
 
 def report_refusal(agent: AgentState) -> None:
-    """Say why the job does not take this node, and end."""
+    """Report why the job refuses this node, and end."""
     agent.act(LogLine(agent.registration.refusal, warn=True))
     agent.leaving.exit_code = 3
     leaving.end(agent)
 
 
 def np_is_open(agent: AgentState) -> bool:
-    """The user named no np, and the job has no maximum."""
+    """The user gave no np, and the job has no maximum."""
     np = agent.spec.np
     return not agent.me.np_given and np.unlimited and np != agent.me.spec.np
 
@@ -198,9 +199,9 @@ def adopt_np(agent: AgentState) -> None:
 
 
 def _wants_key(agent: AgentState) -> bool:
-    """Tell whether this node is to be registered, and is not.
+    """Return whether this node should be registered, and is not.
 
-    A node whose workers save before they leave needs its right to run for that. A job that has ended admits no node.
+    A node whose workers save before they stop needs its lease for that. A job that has ended admits no node.
     """
     if is_registered(agent):
         return False
@@ -208,7 +209,7 @@ def _wants_key(agent: AgentState) -> bool:
 
 
 def needs_lease(agent: AgentState) -> bool:
-    """This node is to be registered and has no lease, and none is asked for."""
+    """This node should be registered, has no lease, and has not asked for one."""
     registration = agent.registration
     idle = registration.standing is Standing.NO_LEASE and agent.now >= registration.grant_again_at
     return idle and agent.view.revision > 0 and _wants_key(agent)
@@ -227,7 +228,7 @@ def may_register(agent: AgentState) -> bool:
 
 
 def register(agent: AgentState) -> None:
-    """Register, or say why not; while it is not known whether anybody lives, ask that first."""
+    """Register, or report why not; first find out whether any member lives if that matters and is not known."""
     registration = agent.registration
     registration.attempts += 1
     plan = _join_plan(agent)
@@ -236,7 +237,7 @@ def register(agent: AgentState) -> None:
             registration.reported_lines = (*registration.reported_lines, line)
             agent.act(LogLine(line, warn=line in plan.warnings))
     if plan.refusal:
-        if agent.phase is Phase.JOINING:  # A node with workers tries again: what is damaged may be put right meanwhile.
+        if agent.phase is Phase.JOINING:  # A node with workers tries again: damaged documents may be restored.
             registration.refusal = plan.refusal
     elif plan.transaction is not None:
         if registration.prepared:  # A node that is in a generation starts its workers at once.
@@ -266,7 +267,7 @@ def _join_plan(agent: AgentState) -> AdmissionPlan:
 
 
 def register_again_at(agent: AgentState) -> float:
-    """When to try again to register, although nothing happens."""
+    """When to try again to register if no event happens."""
     idle = agent.store.inflight is None and agent.store.behind_since is None
     if not idle or not _wants_key(agent):
         return float("inf")

@@ -1,7 +1,7 @@
-"""What one agent knows: a record for each subject, and `AgentState`, which holds them (pure).
+"""The state of one agent: a record for each subject, and `AgentState`, which contains them (pure).
 
-Times are seconds of this node's monotonic clock; a generation's number, or `g`, is 0 where there is none. Revisions are
-those of the store, 0 where nothing has been read or written. `NEVER` is a time in the past.
+Times are seconds of this node's monotonic clock. A generation's number, `g`, is 0 if there is none. Revisions are those
+of the store, 0 if nothing has been read or written. `NEVER` is a time in the past.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 
 DEADLINE_SPARE_S = 3.0
-"""So long before the deadline of a drain the workers are gone: their end is recorded, and the node leaves."""
+"""Seconds before the deadline of a drain at which the workers must be gone, so that the node can record their end and
+leave in time."""
 
 
 class Phase(StrEnum):
@@ -42,29 +43,29 @@ class Phase(StrEnum):
 
 
 class Timeouts(Struct, frozen=True):
-    """This agent's own times, in seconds.
+    """This agent's own timeouts, in seconds.
 
-    What it wrote and follows is shown by its watch within `watch_patience_s`, at most twice of it; otherwise it lists.
+    Its watch must show what it wrote within `watch_patience_s` to twice that time; otherwise the agent lists the store.
     """
 
-    grace_s: float
-    loss_grace_s: float
+    stop_timeout_s: float
+    failure_stop_timeout_s: float
     watch_patience_s: float = 1.0
-    elastic_timeout_s: float | None = None
+    join_timeout_s: float | None = None
 
 
 class InboundLink(Struct, frozen=True):
-    """A node that has a link to this one: when to see next whether it belongs to the job, and whether it ever did."""
+    """The link of a node to this one: when to check next whether it belongs to the job, and whether it ever did."""
 
     check_at: float
     confirmed: bool = False
 
 
 class SilentPeer(Struct, frozen=True):
-    """Since when a node is silent, and the timeout that is over since then, in seconds.
+    """Since when a node has been silent, and the silence timeout that has passed since then, in seconds.
 
-    `heard_at`: when something came from it last. `since` is later where its silence was restarted, for example by a
-    step of its workers.
+    `heard_at`: when this agent last received something from the node. `since` is later if the silence was restarted,
+    for example by a step of the workers.
     """
 
     since: float
@@ -75,10 +76,10 @@ class SilentPeer(Struct, frozen=True):
 class PeerTrial(Struct, frozen=True):
     """The newest trial whether a silent node answers (`TryPeer`); its answer if `answered_at` is not `NEVER`.
 
-    `silence` and `create_revision`: what it is about, and which registration of the node. `reached_by` and
-    `unreached_by`: what came of it; `unheard`: the nodes that this one has not heard for some intervals when the answer
-    came. `helpers`: the nodes that were asked; `asked` and `answered`: how many were and how many have answered, with
-    the trials before this one about the same silence.
+    `silence` and `create_revision`: the silence and the registration of the node that the trial is about. `reached_by`
+    and `unreached_by`: its results; `unheard`: the nodes that this one had not heard for some intervals when the answer
+    arrived. `helpers`: the nodes that were asked to try; `asked` and `answered`: how many were asked and how many have
+    answered, including earlier trials about the same silence.
     """
 
     number: int
@@ -95,7 +96,7 @@ class PeerTrial(Struct, frozen=True):
 
 
 class PendingEviction(Struct, frozen=True):
-    """A member that is being evicted: its registration, from which generation, and what is known of its silence."""
+    """A member that is being evicted: its registration, the generation, and what is known of its silence."""
 
     node: str
     host: str
@@ -107,7 +108,7 @@ class PendingEviction(Struct, frozen=True):
 
 
 class PendingDrain(Struct, frozen=True):
-    """A drain, and when it was asked for."""
+    """A drain, and the time at which it was requested."""
 
     at: float
     exit_code: int
@@ -116,16 +117,16 @@ class PendingDrain(Struct, frozen=True):
 
     @property
     def workers_until(self) -> float:
-        """When the workers are to be gone at the latest."""
+        """When the workers must be gone at the latest."""
         return float("inf") if self.deadline is None else self.deadline - DEADLINE_SPARE_S
 
     def unheard_at(self, patience_s: float) -> float:
-        """When the node stops its workers if the leader does not react: they need some of the time that is left."""
+        """When the node stops its workers if the leader does not react; they keep at least half of the time left."""
         return self.at + min(patience_s, max((self.workers_until - self.at) / 2, 0.0))
 
 
 class Relisting(StrEnum):
-    """Whether the mirror is to list again; its next listing leads back to `NONE`."""
+    """Whether the mirror should list again; its next listing resets this to `NONE`."""
 
     NONE = "none"
     WANTED = "wanted"
@@ -133,10 +134,10 @@ class Relisting(StrEnum):
 
 
 class Standing(StrEnum):
-    """How far this node's registration has got."""
+    """The state of this node's registration."""
 
     NO_LEASE = "no lease"
-    LEASE_ASKED = "a lease is asked for"
+    LEASE_ASKED = "lease requested"
     NO_KEY = "a lease, no key yet"
     REGISTERED = "registered"
 
@@ -148,37 +149,37 @@ STANDINGS: dict[str, dict[Standing, Standing]] = {
     "key seen": {Standing.NO_KEY: Standing.REGISTERED},
     "lease gone": dict.fromkeys((Standing.NO_KEY, Standing.REGISTERED), Standing.NO_LEASE),
 }
-"""Every step of a registration, and where it leads from each standing; from the others it leads nowhere."""
+"""Every step of a registration, and the standing that it leads to from each other one; else it changes nothing."""
 
 
 class StopKind(StrEnum):
-    """How the workers are being stopped; each kind gives way only to those below it."""
+    """How the workers are being stopped; only a kind further down can replace another one."""
 
-    ORDERLY = "orderly"  # not at all yet, or with what the first SIGTERM left them
+    ORDERLY = "orderly"  # not stopped yet, or with the full stop timeout
     PLANNED = "planned"  # nothing is broken: they may save
-    HURRIED = "hurried"  # for a loss, a failure, or an operator who does not wait
-    CUT_SHORT = "cut short"  # the time of a drain is up
+    HURRIED = "hurried"  # after a node or worker failure, or for an operator who does not wait
+    CUT_SHORT = "cut short"  # the deadline of a drain is near
 
 
 @dataclass(slots=True)
 class StoreState:
-    """The mirror of the store, and what must show in it before this agent writes again."""
+    """The mirror of the store, and what it must show before this agent writes again."""
 
     view: StoreView = field(default_factory=StoreView)
     listing: int = 0  # the listing that `view` continues; the mirror counts them
-    looks: int = 0  # how many views were shown so far
+    looks: int = 0  # the number of views so far
     incarnation: str | None = None  # of the store that this agent works with
-    replaced: bool = False  # another store, or an empty one, is there, and workers of the old one still run
+    replaced: bool = False  # the store was replaced or emptied, and workers of the old one still run
     first_revision: int = 0  # of the first view
-    floor: int = 0  # a view of an older revision than this does not show what this agent wrote or was refused for
-    listing_wanted: int = 0  # an answer was lost: only this listing shows whether the transaction took place
+    floor: int = 0  # an older view does not show what this agent wrote, or why a transaction was refused
+    listing_wanted: int = 0  # an answer was lost: only this listing shows whether the transaction succeeded
     relist: Relisting = Relisting.NONE
-    behind_since: float | None = None  # since when the view does not show what it should
+    behind_since: float | None = None  # since when the view has been behind
     inflight: Transaction | None = None  # sent, and not answered
     sent_at: tuple[int, int] = (0, 0)  # `looks` and `listing` when the last transaction was sent
 
     def want_listing(self) -> None:
-        """Have the mirror list again, unless it was asked to since its last listing."""
+        """Request another listing, unless one has been requested since the last one."""
         if self.relist is Relisting.NONE:
             self.relist = Relisting.WANTED
 
@@ -187,23 +188,23 @@ class StoreState:
 class Registration:
     """The lease, and this node's key under it."""
 
-    prepared: bool = True  # the nursery has loaded what workers need: a node that is chosen starts them at once
+    prepared: bool = True  # the nursery has loaded what workers need, so that they can start at once
     standing: Standing = Standing.NO_LEASE
     lease: int | None = None
     lease_ttl_s: float = 0.0
-    grant_again_at: float = NEVER  # no lease is asked for before this time
+    grant_again_at: float = NEVER  # the agent asks for no lease before this time
     create_revision: int = 0  # of this node's key
     registered_at_revision: int = 0  # a later view without the key shows that it is gone
     unproven_refresh: tuple[float, float] | None = (
-        None  # a refresh before the key was there: when it was sent, and the TTL
+        None  # a refresh before the key existed: when it was sent, and the TTL
     )
     outdated: tuple[int, int] | None = None  # a registration was refused; `StoreState.sent_at` of its request
     members_exist: bool | None = None  # whether any node is registered, None if that is not known
-    lookup_again_at: float = NEVER  # that is not asked before this time
-    attempts: int = 0  # how often it tried to register; each try proposes another incarnation
-    joined_at: float | None = None  # when it was registered last
-    refusal: str = ""  # why the job does not take this node
-    reported_lines: tuple[str, ...] = ()  # what was said to people about joining, each line once
+    lookup_again_at: float = NEVER  # the agent does not read `members_exist` before this time
+    attempts: int = 0  # attempts to register; each proposes another incarnation
+    joined_at: float | None = None  # when the node last registered
+    refusal: str = ""  # why the job refuses this node
+    reported_lines: tuple[str, ...] = ()  # log lines about joining that were printed; each is printed once
 
     @property
     def registered(self) -> bool:
@@ -217,90 +218,90 @@ class Registration:
 
 @dataclass(slots=True)
 class Succession:
-    """Which node leads, and what this agent does when it does."""
+    """Which node leads, and what this agent does as the leader."""
 
-    vacant_since: float | None = None  # since when no living node leads, as far as this agent sees
+    vacant_since: float | None = None  # since when no living node has led, as far as this agent knows
     lead_again_at: float = NEVER  # after a refusal this node does not try to lead before this time
-    mirrors_all: bool = False  # whether the mirror was asked for everything
+    mirrors_all: bool = False  # whether the mirror follows everything
     revoked: frozenset[int] = frozenset()  # leases of dead nodes that were revoked
     decision: Decision | None = None  # the newest decision, None while another node leads
     refused_compares: tuple[Compare, ...] = ()  # what the newest refused proposal compared
-    propose_again_at: float = NEVER  # the same is not proposed before this time
+    propose_again_at: float = NEVER  # the same proposal is not sent again before this time
 
 
 @dataclass(slots=True)
 class Links:
-    """Which nodes this agent has a link to, whether it doubts them, and the links that others have to this node."""
+    """The links of this agent to other nodes, whether it doubts them, and the links of other nodes to this one."""
 
     targets: Mapping[str, LinkTarget] = field(default_factory=dict)  # the nodes that this agent keeps a link to
-    watched_for: tuple[StoreView, frozenset[tuple[str, int]]] | None = None  # the targets were made of these
+    watched_for: tuple[StoreView, frozenset[tuple[str, int]]] | None = None  # the inputs of `targets`
     up: frozenset[str] = frozenset()  # watched nodes whose link is up
-    doubted: bool = False  # they are asked again and again whether they are there
-    heard_at: float = NEVER  # when the newest question was asked that none of them has missed
-    vouch_asked_at: float = NEVER  # when this node asked for a vouch last
+    doubted: bool = False  # the watched nodes are pinged repeatedly
+    heard_at: float = NEVER  # when the newest ping was sent that all of them have answered
+    vouch_asked_at: float = NEVER  # when this node last asked for a vouch
     inbound: Mapping[str, InboundLink] = field(default_factory=dict)  # the oldest link first
     looking_up: str = ""  # the node of an inbound link whose key is being read
 
 
 @dataclass(slots=True)
 class Silence:
-    """Which nodes this agent does not hear, and what it has found out about them."""
+    """The nodes that this agent does not hear, and what it has found out about them."""
 
-    heartbeats: tuple[float, float] = (0.0, 0.0)  # what the links do by now (`SetHeartbeats`)
+    heartbeats: tuple[float, float] = (0.0, 0.0)  # the current settings of the links (`SetHeartbeats`)
     peers: Mapping[str, SilentPeer] = field(default_factory=dict)  # the nodes that are silent
-    held_up_at: float = NEVER  # when this agent itself continued after it had been held up
+    held_up_at: float = NEVER  # when this agent itself resumed after it had been suspended
     counts_from: float = NEVER  # no silence before this counts: until then the store did not answer
     trials: Mapping[str, PeerTrial] = field(default_factory=dict)  # the newest of each silent node
     number: int = 0  # of the newest trial
-    evicting: PendingEviction | None = None  # what the transaction under way carries out
+    evicting: PendingEviction | None = None  # the eviction of the transaction in flight
     leader: tuple[str, int] = ("", 0)  # the node that leads, and the create revision of its registration
-    leader_since: float = NEVER  # when this agent saw that
+    leader_since: float = NEVER  # when this agent first saw this leader
 
 
 @dataclass(slots=True)
 class Workers:
-    """This node's workers: what they are to run, how they are stopped, and how they ended."""
+    """This node's workers: their assignment, how they are stopped, and how they ended."""
 
-    target: Stamp = (0, 0)  # the start whose go is awaited, or was given last
+    target: Stamp = (0, 0)  # the start that waits for its start signal, or got the last one
     g: int = 0  # the generation of the workers that run or ran last
-    since: int = 0  # which start in it that is (`Stamp`)
-    count: int = 0  # how many there are
+    since: int = 0  # the number of their start in it (`Stamp`)
+    count: int = 0  # the number of workers
     one_world: bool = True  # whether they form one world with those of other nodes (`Generation.one_world`)
     tasks: tuple[Task, ...] = ()  # their tasks in a parameter-server job
     cluster_spec_rev: int = 0  # the newest revision of the cluster spec that was published to them
-    gone: bool = True  # no process of theirs is left
+    gone: bool = True  # none of their processes is left
     started_at: float = 0.0
-    step: int = -1  # the highest that one has reported
+    step: int = -1  # the highest reported step
     run_deadline: RunDeadline = field(default_factory=RunDeadline)
     run_until: float = NEVER  # the deadline that the nursery knows
     stop: StopKind = StopKind.ORDERLY
     forced: bool = False  # this node had to end them
-    hung: bool = False  # they made no steps any more
-    unreached: tuple[str, ...] = ()  # nodes of the generation that they wait for and do not reach
-    own_exits: list[WorkerExit] = field(default_factory=list)  # of workers that ended before a signal of ours
-    also_exits: list[WorkerExit] = field(default_factory=list)  # of workers that were ending when the signal came
+    hung: bool = False  # they have stopped making steps
+    unreached: tuple[str, ...] = ()  # nodes of the generation that cannot be reached while the workers wait
+    own_exits: list[WorkerExit] = field(default_factory=list)  # of workers that ended before our signal
+    also_exits: list[WorkerExit] = field(default_factory=list)  # of workers that were ending at our signal
     finished: Stamp = (0, 0)  # the newest start that is over
     outcome_wanted: tuple[int, Outcome] | None = None  # to be recorded, with its generation
     outcome_written: tuple[int, Outcome] | None = None  # recorded last
-    outcome_refused: tuple[int, Outcome] | None = None  # the newest word before the end that the store refused
+    outcome_refused: tuple[int, Outcome] | None = None  # the newest outcome before the end that the store refused
     recorded_at: float = NEVER
-    record_again_s: float = 0.0  # after this pause a word that others wait for is recorded once more
+    record_again_s: float = 0.0  # after this pause an outcome that others wait for is recorded once more
     reported: Stamp = (0, 0)  # the start signal or revision whose failure was reported last
-    spare_g: int = 0  # the newest generation that this node has said to be a spare of
+    spare_g: int = 0  # the newest generation for which this node has reported that it is a spare
 
     @property
     def start(self) -> Stamp:
-        """Which start the workers belong to."""
+        """The start that the workers belong to."""
         return (self.g, self.since)
 
 
 @dataclass(slots=True)
 class Leaving:
-    """Why this node leaves, and how far it has got."""
+    """Why this node leaves, and which steps it has completed."""
 
     drain: PendingDrain | None = None  # the first request to leave, with the earliest deadline of all
-    announced: bool = False  # the node's key says that it drains
-    orders_read_to: int = 0  # an operator's order of an older revision was for another node of this name
+    announced: bool = False  # the node's key shows the drain
+    orders_read_to: int = 0  # an operator's order up to this revision was for an earlier node with this name
     deregistered: bool = False  # its key is deleted
     idle_since: float = 0.0  # since when no generation has run
     exit_code: int = 0
@@ -317,10 +318,10 @@ class AgentState:
     now: float
     wall_at_zero: float = 0.0  # the wall clock, Unix seconds, when this node's clock was 0
     phase: Phase = Phase.JOINING
-    entered_at: float = 0.0  # when the agent came into its phase
-    actions: list[Action] = field(default_factory=list)  # asked of the shell since the last event
-    wake_at: float | None = None  # when the agent wants to be called although nothing happens
-    memory: DecisionMemory = field(default_factory=DecisionMemory)  # what `decide` goes by apart from the view
+    entered_at: float = 0.0  # when the agent entered its phase
+    actions: list[Action] = field(default_factory=list)  # requested from the shell since the last event
+    wake_at: float | None = None  # when the agent expects a `Tick` if no event happens
+    memory: DecisionMemory = field(default_factory=DecisionMemory)  # the input of `decide` apart from the view
     store: StoreState = field(default_factory=StoreState)
     registration: Registration = field(default_factory=Registration)
     succession: Succession = field(default_factory=Succession)
@@ -331,12 +332,12 @@ class AgentState:
 
     @property
     def view(self) -> StoreView:
-        """What the mirror shows."""
+        """The newest view of the store."""
         return self.store.view
 
     @property
     def spec(self) -> JobSpec:
-        """The job's spec; before there is one, what this node would write."""
+        """The job's spec; before there is one, the spec that this node would write."""
         return self.view.spec.value if self.view.spec is not None else self.me.spec
 
     @property
@@ -360,17 +361,17 @@ class AgentState:
 
     @property
     def stamp(self) -> Stamp:
-        """Which start the newest generation asks of this node; (0, 0) if none."""
+        """The start that the newest generation asks of this node; (0, 0) if none."""
         generation = self.generation
         start = generation.start_of(self.me.node) if generation is not None and self.member is not None else None
         return start or (0, 0)
 
     @property
     def may_run_again(self) -> bool:
-        """Tell whether the verdict may be replaced.
+        """Return whether this node may replace the verdict by a new run.
 
-        It was asked for, this node has not joined yet, the verdict was there at its first look, and no member is
-        alive; one that just ended well is waited for as long as its lease may last.
+        The user asked for it, this node has not joined yet, the verdict was in its first view, and no member is alive.
+        The node waits for members that have just ended for as long as their leases may last.
         """
         verdict, registration = self.view.verdict, self.registration
         return (
@@ -382,11 +383,11 @@ class AgentState:
         )
 
     def act(self, action: Action) -> None:
-        """Ask the shell for something."""
+        """Request an action from the shell."""
         self.actions.append(action)
 
     def first_of(self, times: Iterable[float]) -> float:
-        """The earliest of these times that is still to come, infinity if none is."""
+        """The earliest of these times that is in the future; infinity if none is."""
         first = float("inf")
         for time in times:
             if self.now < time < first:
@@ -394,7 +395,7 @@ class AgentState:
         return first
 
     def forget_store(self) -> None:
-        """Begin anew in a store that has never seen this node."""
+        """Drop everything that was valid only in the former store."""
         workers, succession = self.workers, self.succession
         self.store.replaced = False
         workers.target = workers.finished = workers.reported = (0, 0)
@@ -417,11 +418,10 @@ class AgentState:
         return self.phase is Phase.STOPPING and self.workers.stop is StopKind.PLANNED
 
     def drop_lease(self) -> None:
-        """The lease is gone, and with it this node's key.
+        """Note that the lease is gone, and with it this node's key.
 
-        The workers run on for as long as the lease has given the right: it may have ended before its time, by a
-        person's hand or by that of a leader of etcd who was not the leader any more (etcd 15247), and soon there is the
-        next.
+        The workers continue until the run deadline: an operator, or a server that no longer led etcd (etcd issue
+        15247), may have ended the lease early, and this node soon has the next one.
         """
         self.registration.lease = self.registration.unproven_refresh = None
         self.registration.step("lease gone")

@@ -1,4 +1,4 @@
-"""The store as this agent sees it: the mirror, the one transaction under way, and when to list again (pure)."""
+"""The store as this agent sees it: the mirror, the one transaction in flight, and when to list again (pure)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView
 
 ASK_AGAIN_S = 0.5
-"""A question to the store that led to nothing is asked again after this pause."""
+"""Pause before a request to the store that had no result is repeated."""
 SEEN_BY_ITS_WRITER = ("register", "lead", "say", "evict", "form", "go", "verdict")
-"""Transactions that change what every agent follows: the next one waits until the view shows them."""
+"""Transactions that change keys which every agent follows: the next one waits until the view shows them."""
 
 
 class ViewChanged(Struct, frozen=True):
@@ -28,7 +28,7 @@ class ViewChanged(Struct, frozen=True):
 
 
 class TransactionAnswered(Struct, frozen=True):
-    """What became of a transaction. `succeeded` None: the answer was lost."""
+    """The result of a transaction. `succeeded` None: the answer was lost."""
 
     transaction: Transaction
     succeeded: bool | None
@@ -36,7 +36,7 @@ class TransactionAnswered(Struct, frozen=True):
 
 
 def on_view(agent: AgentState, event: ViewChanged) -> None:
-    """Take the view, and notice when it is that of another store."""
+    """Take the view, and detect that it is that of another store."""
     store, former = agent.store, agent.generation
     store.looks += 1
     if event.listing != store.listing:
@@ -46,12 +46,12 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
     store.listing = event.listing
     if not store.first_revision:
         agent.leaving.orders_read_to = store.first_revision = max(event.view.revision, 1)
-    if event.view.schema is not None:  # The documents cannot be read; the last ones that could are still known.
+    if event.view.schema is not None:  # The documents cannot be read; keep the last readable ones.
         store.view = dataclasses.replace(store.view, revision=event.view.revision, schema=event.view.schema)
         return
     store.view = event.view
     incarnation = event.view.incarnation.value if event.view.incarnation is not None else None
-    # A key that a person damaged or deleted is not another store; one that is empty has nothing else either.
+    # A damaged or deleted incarnation alone is no other store; an empty store has no spec and no generation either.
     empty = event.view.spec is None and event.view.generation is None
     known = agent.keys.incarnation not in event.view.damaged and (incarnation is not None or empty)
     if known and store.incarnation is not None and incarnation != store.incarnation:
@@ -61,15 +61,15 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
 
 
 def _shows_another_store(agent: AgentState, listed: StoreView) -> bool:
-    """Tell whether a listing that was asked for long after this agent's last write is older than that write.
+    """Return whether a listing that was requested long after this agent's last write is older than that write.
 
-    It may be the only sign: the store was emptied before it had shown that write, and had no incarnation before.
+    This may be the only symptom: the store was emptied before it showed that write, and had no incarnation before.
     """
     return agent.now >= late_at(agent) and listed.revision < agent.store.floor
 
 
 def _begin_in_another_store(agent: AgentState, former: Generation | None) -> None:
-    """Drop what holds in the former store only; what workers of it still need stays until they are gone."""
+    """Drop what is valid only in the former store, but keep what its workers still need until they are gone."""
     agent.store.floor = agent.registration.registered_at_revision = agent.leaving.orders_read_to = 0
     agent.workers.run_deadline = agent.workers.run_deadline.lost()
     agent.drop_lease()
@@ -82,7 +82,7 @@ def _begin_in_another_store(agent: AgentState, former: Generation | None) -> Non
 
 
 def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
-    """Note what the answer to any transaction says of the mirror: what it must show, and whether it is to be read."""
+    """Note what the answer to a transaction implies for the mirror: what it must show, and whether it must list."""
     store, kind = agent.store, event.transaction.kind
     if store.inflight is event.transaction:
         store.inflight = None
@@ -91,7 +91,7 @@ def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
         store.want_listing()
     elif event.succeeded and kind in SEEN_BY_ITS_WRITER:
         store.floor = max(store.floor, event.revision)
-    elif not event.succeeded and kind not in ("register", "lead"):  # Others came first, and the watch shows it.
+    elif not event.succeeded and kind not in ("register", "lead"):  # Others were faster, and the watch shows it.
         store.floor = max(store.floor, event.revision)
         store.want_listing()
         agent.registration.members_exist = None
@@ -105,20 +105,20 @@ def send(agent: AgentState, transaction: Transaction) -> None:
 
 
 def may_write(agent: AgentState) -> bool:
-    """Tell whether a transaction can be sent now: none is under way, and the view shows what it would rest on."""
+    """Return whether a transaction can be sent now: none is in flight, and the view is up to date."""
     return agent.store.inflight is None and agent.view.revision > 0 and not is_behind(agent)
 
 
 def is_behind(agent: AgentState) -> bool:
-    """Tell whether the view does not show yet what this agent has written, or what it was refused for."""
+    """Return whether the view does not yet show what this agent has written, or why a transaction was refused."""
     store = agent.store
     return store.view.revision < store.floor or store.listing < store.listing_wanted or _awaits_winner(agent)
 
 
 def _awaits_winner(agent: AgentState) -> bool:
-    """Tell whether this node came second with its registration and has not seen yet what came first.
+    """Return whether this node's registration was refused and the view does not yet show the one that was faster.
 
-    Spec and incarnation are written together, and their watches may show them one after the other.
+    Spec and incarnation are written together, but their watches may show them one after the other.
     """
     store, outdated = agent.store, agent.registration.outdated
     half = (store.view.spec is None) != (store.view.incarnation is None)
@@ -126,7 +126,7 @@ def _awaits_winner(agent: AgentState) -> bool:
 
 
 def keep_up(agent: AgentState) -> None:
-    """Note since when the view is behind, and want another listing when that has lasted too long."""
+    """Note since when the view has been behind, and request another listing if that has lasted too long."""
     if not is_behind(agent):
         agent.store.behind_since = None
     elif agent.store.behind_since is None:
@@ -136,9 +136,9 @@ def keep_up(agent: AgentState) -> None:
 
 
 def late_at(agent: AgentState) -> float:
-    """When a view that is behind has been so for too long; each agent waits another time, so that not all list at once.
+    """When the view has been behind for too long; infinity while it is not behind.
 
-    Infinity while it is not behind.
+    Each agent waits for a different time, so that not all of them list at once.
     """
     if agent.store.behind_since is None:
         return float("inf")
@@ -147,7 +147,7 @@ def late_at(agent: AgentState) -> float:
 
 
 def needs_listing(agent: AgentState) -> bool:
-    """Tell whether the mirror is to list again, and has not been asked to since its last listing."""
+    """Return whether another listing is wanted and has not been requested yet."""
     return agent.store.relist is Relisting.WANTED
 
 

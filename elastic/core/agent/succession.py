@@ -1,9 +1,9 @@
 """Which node leads, and what the leader does: it decides, proposes, and revokes the leases of dead nodes (pure).
 
 The leader has the key `leader`, under its lease. When that key is gone, or its node is proven dead, the other nodes try
-to take it: each waits a little longer than those before it, so that mostly one tries. Only the leader follows members
-and outcomes. Two nodes that take themselves for the leader cannot both write, because each proposal compares what it
-rests on.
+to take it. Each waits a little longer than those before it, so that usually only one tries. Only the leader follows
+members and outcomes. Two nodes that both believe they lead cannot both write, because each proposal compares everything
+that it depends on.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ from elastic.core.transactions import propose, take_lead
 PROPOSALS = ("form", "go", "verdict")
 """Transactions of the leader."""
 NO_LEADER = (Phase.JOINING, Phase.LEAVING, Phase.ENDED)
-"""Phases of nodes that propose nothing."""
+"""Phases in which a node proposes nothing."""
 
 
 def remember_view(agent: AgentState, event: ViewChanged) -> None:
-    """Note what `decide` wants to know later of this view: the next leader may be this node."""
+    """Note what `decide` needs to know later of this view, because this node may become the next leader."""
     agent.memory = remember(agent.view, agent.memory, agent.me.node, agent.now)
 
 
 def on_proposal_answer(agent: AgentState, event: TransactionAnswered) -> None:
-    """A proposal that was refused is not repeated at once."""
+    """Delay the repetition of a refused proposal."""
     if not event.succeeded:
         agent.succession.refused_compares = event.transaction.compares
         agent.succession.propose_again_at = agent.now + ASK_AGAIN_S
 
 
 def is_vacant(agent: AgentState) -> bool:
-    """Tell whether no living node leads: the key is gone, damaged or of our last lease, or its node dead or silent."""
+    """Return whether no living node leads.
+
+    The key is gone, damaged or from this node's last lease, or its node is dead or silent.
+    """
     leader = agent.view.leader
     if leader is None:  # The first registration writes both; a watch may show its other keys a moment earlier.
         return agent.view.incarnation is not None
@@ -56,7 +59,7 @@ def note_vacancy(agent: AgentState) -> None:
 
 
 def lead_at(agent: AgentState) -> float:
-    """When this node tries to lead, infinity while another node does."""
+    """When this node tries to lead; infinity while another node leads."""
     succession = agent.succession
     if succession.vacant_since is None or not _may_lead(agent):
         return float("inf")
@@ -64,9 +67,9 @@ def lead_at(agent: AgentState) -> float:
 
 
 def _courtesy_s(agent: AgentState) -> float:
-    """How much longer a node leaves the lead to a leader that only this node does not hear.
+    """Extra seconds for a leader that only this node does not hear.
 
-    In a job of two nodes no other can try it; where both live, and do not reach each other, the leader comes first.
+    In a job of two nodes no third node can try the leader. If both live and cannot reach each other, the leader wins.
     """
     leader = agent.view.leader
     trial = agent.silence.trials.get(leader.value.node) if leader is not None else None
@@ -92,20 +95,20 @@ def send_take_lead(agent: AgentState) -> None:
 
 
 def on_lead_answer(agent: AgentState, event: TransactionAnswered) -> None:
-    """Another node came first: the watch shows it in a moment."""
+    """Pause after a refusal: another node was faster, and the watch shows it in a moment."""
     if not event.succeeded:
         agent.succession.lead_again_at = agent.now + ASK_AGAIN_S
 
 
 def mirrors_too_much_or_little(agent: AgentState) -> bool:
-    """This node has begun to lead, or leads no more: the leader follows everything, the others the documents."""
+    """This node has begun or ceased to lead: the leader mirrors everything, the others only the job's documents."""
     return agent.leads != agent.succession.mirrors_all
 
 
 def change_mirror(agent: AgentState) -> None:
-    """Follow what the leader follows, or what the others do."""
+    """Switch the mirror between what the leader follows and what the others follow."""
     agent.succession.mirrors_all = agent.leads
-    if agent.leads:  # A node that was absent when this one led last may have been there since, and go again.
+    if agent.leads:  # A node that was absent when this one last led may have returned and left again since.
         agent.memory = replace(agent.memory, absent_since={}, failed_since={})
     agent.act(MirrorKeys(agent.leads))
 
@@ -116,17 +119,17 @@ def is_leader(agent: AgentState) -> bool:
 
 
 def resigns(agent: AgentState) -> bool:
-    """This node is not the leader, or not any more."""
+    """This node has a decision and no longer leads."""
     return agent.succession.decision is not None and not is_leader(agent)
 
 
 def drop_decision(agent: AgentState) -> None:
-    """What this node has decided counts no more."""
+    """Drop the decision of a node that no longer leads."""
     agent.succession.decision = None
 
 
 def may_decide(agent: AgentState) -> bool:
-    """This node leads, and what it decides now could be sent; while a thousand join, deciding takes long."""
+    """This node leads, and could send a decision now; deciding takes long while a thousand nodes join."""
     inflight = agent.store.inflight
     proposed = inflight is not None and inflight.kind in (*PROPOSALS, "evict")
     return is_leader(agent) and not proposed and agent.view.revision >= agent.store.floor
@@ -138,20 +141,20 @@ def make_decision(agent: AgentState) -> None:
 
 
 def waits_until(agent: AgentState) -> float:
-    """When the decision may be another one although nothing happens."""
+    """When the decision may change although no event happens."""
     decision = agent.succession.decision
     until = decision.until if isinstance(decision, WaitDecision) else None
     return until if until is not None else float("inf")
 
 
 def may_propose(agent: AgentState) -> bool:
-    """The decision is more than to wait, and it can be sent."""
+    """The decision is not a wait, and it can be sent."""
     decision = agent.succession.decision
     return decision is not None and not isinstance(decision, WaitDecision) and may_write(agent)
 
 
 def make_proposal(agent: AgentState) -> None:
-    """Send the decision. The same would be refused again at once, and again, as fast as the store can answer."""
+    """Send the decision, but not one that was just refused, or it would be repeated as fast as the store answers."""
     succession, created = agent.succession, agent.registration.create_revision
     assert succession.decision is not None
     assert not isinstance(succession.decision, WaitDecision)
@@ -162,7 +165,7 @@ def make_proposal(agent: AgentState) -> None:
 
 
 def propose_again_at(agent: AgentState) -> float:
-    """When a proposal that was refused is repeated."""
+    """When a refused proposal is repeated."""
     return agent.succession.propose_again_at
 
 
@@ -173,7 +176,7 @@ def may_revoke(agent: AgentState) -> bool:
 
 
 def revoke_dead(agent: AgentState) -> None:
-    """End the lease of each node whose death is proven, so that everybody sees it at once."""
+    """Revoke the lease of each node whose death is proven, so that all nodes see it at once."""
     for node, stored in agent.view.members.items():
         dead = is_proven_dead(agent, node, stored.create_revision)
         if dead and stored.lease and stored.lease not in agent.succession.revoked:

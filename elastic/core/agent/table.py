@@ -1,18 +1,18 @@
-"""One agent's life as tables: which phase follows which, and what is asked for in any phase (pure).
+"""One agent's life as tables: the transitions between phases, and the duties in every phase (pure).
 
-This file has every rule in its order; what a rule asks and does is in the module of its subject:
+This file lists every rule in its order; the guards and effects are in the modules of their subjects:
 
 - `registration`: the lease and this node's key;
 - `succession`: which node leads; deciding and proposing;
-- `links`: the nodes that are watched and doubted, proofs of death, vouching;
-- `workers`: what this node is to run, start, stop, exits, outcome, run deadline;
-- `leaving`: drains, `--elastic_timeout`, the end of the job, the exit;
+- `links`: the nodes that are watched and doubted, proofs of death, vouching, silence and eviction;
+- `workers`: assignment, start, stop, exits, outcome, run deadline;
+- `leaving`: drains, `--join-timeout`, the end of the job, the exit;
 - `store`: the mirror, and the one transaction under way.
 
-An event changes what the agent knows, and nothing else (`events.HANDLERS`). `REPORTS` come next. Then the rows of the
-current phase are asked in order; the first whose guard holds is taken, again and again until none holds. Then come the
-`DUTIES`: what should be asked of the store, the nursery, the links or people, and has not been. So it does not matter
-in which order, how late or how often events come: only what is known counts.
+An event only changes what the agent knows (`events.HANDLERS`). `REPORTS` come next. Then the agent evaluates the rows
+of the current phase in order and takes the first whose guard holds, repeatedly until none holds. Then come the
+`DUTIES`: requests to the store, the nursery, the links or people that are still missing. The order, the delay and the
+number of events therefore do not matter: only the resulting knowledge does.
 
 Phases:
 
@@ -49,17 +49,17 @@ def never(agent: AgentState) -> float:
 
 
 def always(agent: AgentState) -> bool:
-    """A duty that looks each time for itself."""
+    """For a duty whose effect checks on its own whether there is something to do."""
     return True
 
 
 def no_effect(agent: AgentState) -> None:
-    """The phase is all that changes."""
+    """For a row that only changes the phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """In `phase`, if `guard` holds, do `effect` and go to `to`. The guard may come to hold at the time `at`."""
+    """In `phase`, if `guard` holds, do `effect` and enter phase `to`. The guard may become true at the time `at`."""
 
     name: str
     phase: Phase
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """In any phase but the last, if it is `due`, do `effect`. It may come to be due at the time `at`."""
+    """In any phase but the last, do `effect` if the guard `due` holds. It may become true at the time `at`."""
 
     name: str
     due: Guard
@@ -119,18 +119,18 @@ TABLE: tuple[Row, ...] = (
     Row("done: passed over", DONE, assignment.is_passed_over, no_effect, SPARE),
     Row("leaving: left", LEAVING, leaving.has_left, leaving.exit_agent, ENDED, leaving.give_up_at),
 )  # fmt: skip
-"""Every transition there is. Rows of one phase are asked from top to bottom."""
+"""Every transition. Rows of one phase are evaluated from top to bottom."""
 
 ROWS = {phase: tuple(row for row in TABLE if row.phase is phase) for phase in Phase}
 
 REPORTS: tuple[Duty, ...] = (
     Duty("say why a generation failed", assignment.failure_is_news, assignment.report_failure),
-    Duty("say why a roster was revised", cluster_spec.revision_is_news, cluster_spec.report_revision),
-    Duty("tell workers of the revision", cluster_spec.cluster_spec_is_old, cluster_spec.publish_cluster_spec),
+    Duty("report why a cluster spec was revised", cluster_spec.revision_is_news, cluster_spec.report_revision),
+    Duty("pass the revision to the workers", cluster_spec.cluster_spec_is_old, cluster_spec.publish_cluster_spec),
     Duty("a generation runs", leaving.generation_runs, leaving.restart_timeout),
     Duty("hold", vouching.may_hold, vouching.hold),
 )
-"""What is done before the rows, in this order: a row may end what it is about."""
+"""Duties before the rows, in this order, because a row may end the situation that they report."""
 
 EXTEND_DEADLINE = Duty("extend the run deadline", stop.may_run_longer, stop.extend_deadline)
 
@@ -162,7 +162,7 @@ DUTIES: tuple[Duty, ...] = (
     Duty("ask for a vouch", vouching.needs_vouch, vouching.ask_vouch, vouching.ask_vouch_at),
     Duty("check inbound links", inbound.is_due, inbound.check, inbound.check_at),
 )
-"""What is done after the rows, in this order. A transaction that is sent makes those below it wait for its answer."""
+"""Duties after the rows, in this order. A transaction that one of them sends makes those below wait for its answer."""
 
 
 def _times(phase: Phase) -> tuple[Time, ...]:
@@ -171,4 +171,4 @@ def _times(phase: Phase) -> tuple[Time, ...]:
 
 
 TIMES: dict[Phase, tuple[Time, ...]] = {phase: _times(phase) for phase in Phase} | {ENDED: ()}
-"""When a rule may come to hold in a phase although nothing happens."""
+"""The times at which a rule of each phase may become true without an event."""

@@ -1,4 +1,4 @@
-"""How a job ends: the rules for its completion, and the decision that ends it (pure)."""
+"""How a job ends: the rules for its completion, and the decisions that end it (pure)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def completed_by(s: Situation, g: int) -> ConcludeJob:
 
 
 def failed_by(s: Situation, g: int, reason: str, cause: Cause | None) -> ConcludeJob:
-    """The job has failed because no restart is left, or none would help."""
+    """The job has failed because no restart is left, or because the error is permanent."""
     return _conclude(s, Reason.EXHAUSTED, FinalStatus.FAILED, g, reason, cause)
 
 

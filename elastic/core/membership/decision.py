@@ -1,4 +1,4 @@
-"""What the leader can decide, and for which reasons (pure values)."""
+"""The decisions that the leader can make, and their reasons (pure values)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elastic.core.text import counted_down
 
 
 class Reason(StrEnum):
-    """Every reason that `decide` can give; the simulation counts them and wants to see each."""
+    """Every reason that `decide` can give; the simulation checks that each of them occurs."""
 
     ENDED = "the job has ended"
     UNREADABLE = "a document cannot be read"
@@ -20,22 +20,22 @@ class Reason(StrEnum):
     MISSING = "nodes are missing for the first start"
     SETTLING = "waiting for others to join"
     FORMED = "first generation"
-    EMPTIED = "nobody of the old world is left, and nobody else is here"
-    REFORMED = "nobody of the old world is left"
+    EMPTIED = "no node of the old generation is left, and no other node is here"
+    REFORMED = "no node of the old generation is left"
     COMPLETED = "every worker ended well"
-    FINISHING = "some nodes are done"
+    FINISHING = "some nodes have finished"
     LOST = "a member was lost"
     SECONDARY = "a worker failed, perhaps because a node was lost"
     FAILED = "a worker failed"
     STOPPED = "a member had to stop its workers"
     DRAIN_BATCH = "collecting drains"
     DRAINED = "a member drains"
-    SHRUNK = "fewer nodes are wanted"
-    GROW_SETTLING = "joining nodes settle"
-    GROW_LATER = "too soon after the last growth"
-    OUT_OF_REACH = "a member that works on does not reach the store"
+    SCALED_DOWN = "fewer nodes are wanted"
+    SCALE_UP_SETTLING = "collecting joining nodes"
+    SCALE_UP_LATER = "too soon after the last scale-up"
+    OUT_OF_REACH = "a member still runs its workers but cannot reach the store"
     RETURNING = "members may be about to register again"
-    GROWN = "joining nodes are admitted"
+    SCALED_UP = "joining nodes are admitted"
     TRAINING = "training"
     GATE_LOST = "a member was lost before the start"
     GATE_LEFT = "a member without old workers is gone before the start"
@@ -45,21 +45,21 @@ class Reason(StrEnum):
     GATE_JOINED = "joining nodes before the start"
     BELOW_MIN = "below the minimum"
     STOPPING = "old workers are still being stopped"
-    UNPROVEN = "the old world may still run"
-    BACKOFF = "pause after failures"
-    QUARANTINED = "a host whose workers keep failing, or that others do not reach, is kept out"
-    NO_MASTER = "nobody knows where the workers meet"
-    OPENED = "everybody is ready"
+    UNPROVEN = "workers of the old generation may still run"
+    BACKOFF = "back-off after failures"
+    QUARANTINED = "a host whose workers keep failing, or that others do not reach, is quarantined"
+    NO_MASTER = "the address where the workers meet is not known"
+    OPENED = "every member is ready"
     EXHAUSTED = "no restart is left"
-    VACANT = "a seat of the roster is free"
+    VACANT = "a task of the cluster spec is free"
     HALTED = "an operator stops the job"
 
 
 class WaitDecision(Struct, frozen=True):
-    """Nothing to do until something changes, or until `until` (this agent's clock).
+    """Wait until something changes, or until the time `until` on this agent's clock.
 
-    `reason` is the sentence at the time of the decision. Where it counts times down, `pattern` is the sentence without
-    them, and `ends` are when each of them is over.
+    `reason` is the sentence at the time of the decision. If it counts times down, `pattern` is the sentence with
+    `text.COUNTED` in their places, and `ends` are the times at which each of them is over.
     """
 
     code: Reason
@@ -69,17 +69,17 @@ class WaitDecision(Struct, frozen=True):
     ends: tuple[float, ...] = ()
 
     def reason_at(self, now: float) -> str:
-        """The sentence as it is to be said now."""
+        """Return the sentence with the times that are left now."""
         return counted_down(self.pattern, [end - now for end in self.ends]) if self.ends else self.reason
 
 
 class FormGeneration(Struct, frozen=True):
     """Publish this generation.
 
-    `planned`: nothing is broken, and no outcome may be there yet. `lost`: these must not have recorded one. For a
-    generation that continues: `forget` are nodes whose outcomes are of starts that are over, `unfinished` those that
-    must not have recorded one, `gone` those that have not been registered for so long that nothing of them runs. `go`
-    is given with a generation that has no gate to wait at.
+    `planned`: nothing is broken, and no outcome may have been recorded yet. `lost`: nodes that must not have recorded
+    an outcome. For a generation that continues, `forget` are nodes whose outcomes belong to starts that are over,
+    `unfinished` are nodes that must not have recorded an outcome, and `gone` are nodes that have been unregistered for
+    so long that none of their processes runs. `go` is set for a generation that needs no gate.
     """
 
     code: Reason
@@ -94,7 +94,7 @@ class FormGeneration(Struct, frozen=True):
 
 
 class OpenGate(Struct, frozen=True):
-    """Give the go. `absent`: these are passed over because they are not registered."""
+    """Give the start signal. `absent`: unregistered nodes of the generation before, which are not waited for."""
 
     code: Reason
     reason: str
@@ -103,7 +103,7 @@ class OpenGate(Struct, frozen=True):
 
 
 class ConcludeJob(Struct, frozen=True):
-    """Write the verdict: how run `run` ended, and with which generation (0 if it had none)."""
+    """Write the verdict: how run `run` ended, and with which generation (0 if the run had none)."""
 
     code: Reason
     reason: str
@@ -117,7 +117,7 @@ Decision = WaitDecision | FormGeneration | OpenGate | ConcludeJob
 
 
 class DecisionPolicy(Struct, frozen=True):
-    """What `decide` knows of the agent that asks. `kill_s`: how long a SIGKILL may take to empty a node."""
+    """What `decide` knows about the agent that calls it. `kill_s`: seconds that a SIGKILL may take to empty a node."""
 
     node: str
     kill_s: float = 1.0

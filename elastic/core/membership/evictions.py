@@ -1,14 +1,15 @@
-"""Nodes that were evicted because they were silent, and what follows for their hosts (pure).
+"""Nodes that were evicted because they were silent, and the consequences for their hosts (pure).
 
-The leader evicts a silent member (`elastic.core.agent.links.silence`) before its lease ends. It may have been wrong:
-the node was held up, and continues. So the generations that follow name it, and every agent that may lead remembers it:
+The leader evicts a silent member (`elastic.core.agent.links.silence`) before its lease ends. This can be a mistake: the
+node was only suspended, and continues. The following generations therefore list the eviction, and every agent that may
+lead remembers it:
 
 - Workers of the evicted node may run until its run deadline. Until then no other node on that host joins, unless the
-  leader runs there, and the lock file shows that nothing of the node is left.
-- For `SILENCE_COUNTS_AFTER_S` the silence of that host does not count, only its lease and a proof of death; each
-  further silence begins this time again. So a host that is often held up costs one restart.
-- For as long, a node on that host joins only after it has been heard for `STEADY_S` without a break, unless the job is
-  below its minimum. A node that reaches the store and not the other nodes does not join again and again.
+  leader runs there and the lock file shows that no process of the node is left.
+- For `SILENCE_COUNTS_AFTER_S` the silence of that host does not count, only its lease and a proof of death. Each
+  further silence restarts this time. A host that is often suspended therefore costs one restart.
+- For the same time, a node on that host joins only after the leader has heard it for `STEADY_S` without a break, unless
+  the job is below its minimum. This keeps a node that reaches only the store from joining again and again.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from elastic.core.view import StoredDocument
 SILENCE_COUNTS_AFTER_S: Final = 3600.0
 """The silence of a host counts again after this time without one."""
 STEADY_S: Final = 2.0
-"""A node on such a host joins after it has been heard for this time without a break."""
+"""A node on such a host joins after the leader has heard it for this time without a break."""
 WORKERS_GONE_S: Final = 1.0
-"""After the time of a lease, for what a SIGKILL takes."""
+"""Time for a SIGKILL, added to the time of a lease."""
 EVICTIONS_MAX: Final = 64
-"""Evictions that a generation names, the newest; those beyond may cost one needless restart with another leader."""
+"""Newest evictions that a generation lists; each further one may cost one needless restart under another leader."""
 
 
 class Eviction(Struct, frozen=True):
     """An eviction as one agent remembers it. Times are on this agent's clock.
 
-    `at`: when it learned of it. `g`: the newest generation when this agent evicted it itself, otherwise 0. `returned`:
-    the node has registered again.
+    `at`: when the agent learned of the eviction. `g`: the newest generation at that time if this agent evicted the
+    node itself, otherwise 0. `returned`: the node has registered again.
     """
 
     node: str
@@ -50,20 +51,20 @@ class Eviction(Struct, frozen=True):
     returned: bool = False
 
     def workers_gone_at(self, ttl_s: float) -> float:
-        """When the node has certainly no worker left."""
+        """When the node certainly has no worker left."""
         return self.at + ttl_s * (1 + CLOCK_ERROR) + WORKERS_GONE_S
 
 
 def evicted(node: str, host: str, create_revision: int, now: float, g: int = 0) -> Eviction:
-    """An eviction of this moment, from this generation."""
+    """Return an eviction that happens now, from generation `g`."""
     return Eviction(node, host, create_revision, now, now + SILENCE_COUNTS_AFTER_S, g)
 
 
 def note_evicted(known: Sequence[Eviction], generation: Generation, now: float, *, new: bool) -> tuple[Eviction, ...]:
-    """Add the evictions that a generation names, and forget those that are long ago and that it does not name.
+    """Add the evictions that a generation lists, and forget old ones that it does not list.
 
-    `new`: this agent has not seen the generation before. The leader knows of silences that others do not know of, so
-    the time that it names counts where it is longer.
+    `new`: this agent sees the generation for the first time. The leader may know of silences that this agent does not
+    know, so the longer time counts.
     """
     if not known and not generation.evicted:
         return ()
@@ -105,18 +106,18 @@ def evicted_lately(known: Sequence[Eviction], ttl_s: float, now: float) -> list[
 
 
 def silence_counts(known: Sequence[Eviction], host: str, now: float) -> bool:
-    """Tell whether the silence of nodes on this host counts."""
+    """Return whether the silence of nodes on this host counts."""
     return all(one.host != host or now >= one.silence_counts_at for one in known)
 
 
 def silent_again(known: Sequence[Eviction], hosts: frozenset[str], now: float) -> tuple[Eviction, ...]:
-    """These hosts are silent although they were evicted lately: their time begins again."""
+    """Restart the time of these hosts: they are silent again after an eviction."""
     until = now + SILENCE_COUNTS_AFTER_S
     return tuple(replace(one, silence_counts_at=until) if one.host in hosts else one for one in known)
 
 
 def listed_evictions(known: Sequence[Eviction], now: float) -> tuple[EvictedNode, ...]:
-    """The evictions that the next generation names."""
+    """The evictions that the next generation lists."""
     lately = [one for one in known if now < one.silence_counts_at][-EVICTIONS_MAX:]
     return tuple(
         EvictedNode(one.node, one.host, one.create_revision, rounded_up(one.silence_counts_at - now)) for one in lately

@@ -1,4 +1,4 @@
-"""The rules for the first start: enough nodes, and the time in which others may still come (pure)."""
+"""The rules for the first start: wait for enough nodes, then for the end of the join window (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elastic.core.text import n_of_m
 
 
 def missing(s: Situation) -> WaitDecision | None:
-    """Wait until as many nodes are here as the first start needs."""
+    """Wait until the number of nodes that the first start needs is here."""
     here, need = len(s.joining_nodes), s.spec.np.first
     if here >= need:
         return None
@@ -24,7 +24,7 @@ def missing(s: Situation) -> WaitDecision | None:
 
 
 def settling(s: Situation) -> WaitDecision | None:
-    """Wait for other nodes until the settling window ends, or all that may run are here."""
+    """Wait for other nodes until the join window ends, or np's maximum of nodes is here."""
     return settling_wait(s, _expected(s))
 
 

@@ -1,4 +1,4 @@
-"""Why nodes on the hosts of evicted nodes do not join yet, in words for people (pure)."""
+"""Messages about nodes that may not join yet because a node on their host was evicted (pure)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from elastic.core.text import COUNTED
 
 
 class HeldBack(NamedTuple):
-    """A clause about one host, and until when it is held back if the clause counts that down."""
+    """A clause about one host, and the time until which it is held back if the clause counts that down."""
 
     text: str
     until: float | None
 
 
 def held_back(s: Situation) -> list[HeldBack]:
-    """The hosts of registered nodes that are held back because of an eviction, one clause for each host."""
+    """Return one clause for each host of registered nodes that is held back because of an eviction."""
     evicted = {eviction.host: eviction.node for eviction in s.memory.evictions}
     if not evicted:
         return []
@@ -46,10 +46,10 @@ def held_back(s: Situation) -> list[HeldBack]:
 
 
 def texts_of(clauses: Iterable[HeldBack]) -> list[str]:
-    """What the clauses say."""
+    """The texts of the clauses."""
     return [clause.text for clause in clauses]
 
 
 def ends_of(clauses: Iterable[HeldBack]) -> list[float]:
-    """The ends of the times that the clauses count down, in their order."""
+    """The times at which the countdowns of the clauses end, in the order of the clauses."""
     return [clause.until for clause in clauses if clause.until is not None]

@@ -1,4 +1,4 @@
-"""What the leader remembers between two decisions, and how it learns it from the view (pure)."""
+"""The leader's memory between two decisions, and how it is updated from the view (pure)."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ from elastic.core.quarantine import quarantine_deadlines
 from elastic.core.view import StoredDocument, StoreView
 
 LINK_PATIENCE_S = 3.0
-"""A registered node whose agent cannot be linked is taken all the same after this time; its lease tells of its loss."""
+"""A registered node that the leader cannot link to is admitted after this time; only its lease shows its failure."""
 GONE_MAX = 64
-"""Proofs of death that are kept after their keys are gone, the newest; an older one that was wrong may happen again."""
+"""Newest proofs of death that are kept after their keys are gone; a wrong proof that is dropped may be repeated."""
 
 
 class DecisionMemory(Struct, frozen=True):
-    """What is remembered from call to call. All times are on this agent's monotonic clock, in seconds."""
+    """The state that is kept from call to call. All times are in seconds of this agent's monotonic clock."""
 
     # Links
     linked: frozenset[str] = frozenset()
-    """Nodes whose link is up and that are not silent; while they are doubted, those that answer over it."""
+    """Nodes whose link is up and that are not silent; while links are doubted, only nodes that answer over theirs."""
     heard_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when each of them is that without a break."""
+    """Since when each linked node has been linked without a break."""
     silent: frozenset[str] = frozenset()
-    """Nodes that are silent: they have sent nothing for longer than the silence timeout."""
+    """Nodes that have sent nothing for longer than the silence timeout."""
     evictions: tuple[Eviction, ...] = ()
     """Nodes that were evicted lately."""
     unheard: frozenset[str] = frozenset()
-    """Nodes that were linked once and are not now."""
+    """Nodes that were linked earlier and are not linked now."""
     gone: frozenset[tuple[str, int]] = frozenset()
-    """Members, with their create revision, whose process a link has shown to be dead. That can be wrong."""
+    """Members, with their create revision, whose process is dead according to a link. This can be wrong."""
     dead: frozenset[str] = frozenset()
-    """Nodes whose process was seen dead on this machine. That is never wrong."""
+    """Nodes whose process was seen dead on this host. This is never wrong."""
     distrusted: frozenset[str] = frozenset()
-    """Hosts of which such a proof by a link was wrong: no further one is believed."""
+    """Hosts for which a link's proof of death was wrong: further ones are ignored."""
     # Since when
     absent_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when each member of the newest generation, or of the one before it, has no key."""
+    """Since when each member of the newest generation, or of the one before it, has had no key."""
     seen_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when each joining node is registered without a link."""
+    """Since when each joining node has been registered without a link."""
     ready_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when each node outside the newest generation can be taken into it."""
+    """Since when each node outside the newest generation can be admitted."""
     draining_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when each member that drains has said so."""
+    """Since when each draining member has announced its drain."""
     ended_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when the workers of each member are known to be gone."""
+    """Since when the workers of each member have been known to be gone."""
     failed_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when each member is known to have recorded a failure."""
+    """Since when each member has been known to have recorded a failure."""
     gate_since: tuple[int, float] | None = None
-    """The generation whose gate nothing keeps closed any more but a back-off, and since when that is so."""
-    grown_at: float | None = None
-    """When the job grew last."""
+    """The generation whose gate only a back-off keeps closed, and since when."""
+    scaled_up_at: float | None = None
+    """When the job last scaled up."""
     back_at: float | None = None
-    """When this node was registered, if that was after the newest generation."""
+    """When this node registered, if that was after the newest generation."""
     quarantine_deadlines: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    """Until when hosts are quarantined, by host and by the generation whose failure did it."""
+    """Until when hosts are quarantined, by host and by the generation whose failure caused it."""
     # What was there before
     generation_seen: int = 0
-    """The newest generation of which `grown_at` knows."""
+    """The newest generation that `scaled_up_at` takes into account."""
     listening: int = 0
     """The newest generation whose workers on this node accept a planned stop."""
     since_revision: int = 0
-    """The revision of the view with which this agent decided first."""
+    """The revision of the view with which this agent first decided."""
     own_created: int = 0
     """The create revision of this node's key."""
     size_before: int = 0
-    """Members of the newest generation in the previous store, after an empty one took its place."""
+    """Members of the newest generation in the previous store, after an empty store has replaced it."""
 
 
 def remember(view: StoreView, memory: DecisionMemory, node: str, now: float) -> DecisionMemory:
-    """Note when the job last grew, until when hosts are kept out, and when `node`, whose agent this is, registered.
+    """Note when the job last scaled up, until when hosts are quarantined, and when this agent's `node` registered.
 
-    Every agent does this.
+    Every agent does this, because any of them may become the leader.
     """
     own = view.members.get(node)
     created = own.create_revision if own is not None else memory.own_created
@@ -91,14 +91,17 @@ def remember(view: StoreView, memory: DecisionMemory, node: str, now: float) -> 
     memory = replace(memory, evictions=note_evicted(memory.evictions, generation, now, new=new))
     if generation.g == memory.generation_seen and deadlines == memory.quarantine_deadlines:
         return memory
-    grown = new and generation.why is ChangeReason.GROWTH
+    scaled_up = new and generation.why is ChangeReason.SCALE_UP
     return replace(
-        memory, grown_at=now if grown else memory.grown_at, generation_seen=generation.g, quarantine_deadlines=deadlines
+        memory,
+        scaled_up_at=now if scaled_up else memory.scaled_up_at,
+        generation_seen=generation.g,
+        quarantine_deadlines=deadlines,
     )
 
 
 def observe(view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now: float) -> DecisionMemory:
-    """Bring the memory up to date: since when is each node ready, draining, absent, and so on."""
+    """Update the memory: since when each node has been ready, draining, absent, and so on."""
     run = view.spec.value.run if view.spec is not None else 0
     generation = view.generation.value if view.generation is not None and view.generation.value.run == run else None
     inside = {member.node for member in generation.members} if generation else set()
@@ -126,7 +129,7 @@ def observe(view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, now
 
 
 def _since(known: Mapping[str, float], nodes: Iterable[str], now: float) -> Mapping[str, float]:
-    """Since when each of these nodes is what it is: those that were so before keep their time."""
+    """Since when each of these nodes has been in its state: a node that was in it before keeps its time."""
     return {node: known.get(node, now) for node in nodes}
 
 
@@ -139,7 +142,7 @@ def _in_state(
 def _unlinked_since(
     view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, ready: Iterable[str], now: float
 ) -> Mapping[str, float]:
-    """Since when each node that joins has been waited for because it has no link, for at most `LINK_PATIENCE_S`."""
+    """Since when the leader has waited for a link to each joining node, for at most `LINK_PATIENCE_S`."""
     arriving = (node for node in ready if node not in memory.ready_since)
     unlinked = (node for node in arriving if not _linked(view, memory, policy, node, view.members[node]))
     waits = _since(memory.seen_since, unlinked, now)
@@ -147,9 +150,9 @@ def _unlinked_since(
 
 
 def _still_gone(members: Mapping[str, StoredDocument[Member]], memory: DecisionMemory) -> frozenset[tuple[str, int]]:
-    """The proofs of death that nothing speaks against yet.
+    """The proofs of death that have not been refuted.
 
-    They outlive the key: a node that is registered anew after its proof shows that the proof was wrong.
+    They are kept after the key is gone: a node that registers again after its proof shows that the proof was wrong.
     """
     if not memory.gone:
         return memory.gone
@@ -161,10 +164,10 @@ def _still_gone(members: Mapping[str, StoredDocument[Member]], memory: DecisionM
 def _linked(
     view: StoreView, memory: DecisionMemory, policy: DecisionPolicy, node: str, stored: StoredDocument[Member]
 ) -> bool:
-    """Tell whether a node outside the generation has arrived: its agent is linked, or was, or no link would count.
+    """Return whether a node outside the generation has arrived: its agent is or was linked, or no link would count.
 
-    One that was there before the newest generation was made, or before this agent began to propose in a running job,
-    had its time: it is needed at once, to take the place of the leader that is lost.
+    A node that registered before the newest generation was made, or before this agent became the leader of a running
+    job, has waited long enough: it is needed at once, to replace the lost leader.
     """
     known = max(view.generation.mod_revision - 1, memory.since_revision) if view.generation is not None else 0
     before = stored.create_revision <= known

@@ -1,4 +1,4 @@
-"""The next generation: who is in it, in which order, and what it says of the one before it (pure)."""
+"""How the next generation is made: its members and their order, and its record of the generation before (pure)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from elastic.core.model import PLANNED, Budget, ChangeReason, Generation, Genera
 M = TypeVar("M", bound=GenerationMember)
 
 DISTRUSTED_MAX = 64
-"""Hosts that a generation names as distrusted; those beyond may cost one needless restart with another leader."""
+"""Distrusted hosts that a generation lists; each further one may cost one needless restart under another leader."""
 CHANGES: Final = {
     Reason.FORMED: ChangeReason.FIRST,
     Reason.REFORMED: ChangeReason.REFORMED,
     Reason.EMPTIED: ChangeReason.DRAIN,
-    Reason.LOST: ChangeReason.LOSS,
+    Reason.LOST: ChangeReason.NODE_LOST,
     Reason.FAILED: ChangeReason.FAILURE,
     Reason.STOPPED: ChangeReason.STOPPED,
     Reason.DRAINED: ChangeReason.DRAIN,
-    Reason.SHRUNK: ChangeReason.SHRINK,
-    Reason.GROWN: ChangeReason.GROWTH,
-    Reason.GATE_LOST: ChangeReason.LOSS,
+    Reason.SCALED_DOWN: ChangeReason.SCALE_DOWN,
+    Reason.SCALED_UP: ChangeReason.SCALE_UP,
+    Reason.GATE_LOST: ChangeReason.NODE_LOST,
     Reason.GATE_LEFT: ChangeReason.LEFT,
     Reason.GATE_FAILED: ChangeReason.FAILURE,
     Reason.GATE_STOPPED: ChangeReason.STOPPED,
@@ -35,7 +35,7 @@ CHANGES: Final = {
     Reason.GATE_JOINED: ChangeReason.JOINED,
     Reason.QUARANTINED: ChangeReason.QUARANTINED,
 }
-"""What a generation says of each reason for which it is made."""
+"""The stored reason of a generation for each reason of the leader's decision."""
 
 
 def form(
@@ -47,15 +47,15 @@ def form(
     planned: bool = False,
     lost: Sequence[str] = (),
 ) -> FormGeneration:
-    """The next generation of those who stay and of nodes that join."""
+    """Form the next generation from the members that stay and from joining nodes."""
     generation = successor(s, member_order(s, staying), CHANGES[code], reason)
     return FormGeneration(code, reason, generation, planned=planned, lost=tuple(lost))
 
 
 def member_order(s: Situation, staying: Sequence[GenerationMember]) -> list[GenerationMember]:
-    """The members in the order of their M_id: who stays, then joining nodes by age, at most as many as are wanted.
+    """The members by M_id: members that stay, then joining nodes by age, up to np's maximum.
 
-    With --ips they have the order of that list.
+    With --ips, the members have the order of that list.
     """
     inside = {member.node for member in staying}
     joining = ((node, s.member(node)) for node in s.joining_nodes if node not in inside)
@@ -65,7 +65,7 @@ def member_order(s: Situation, staying: Sequence[GenerationMember]) -> list[Gene
 
 
 def successor(s: Situation, members: Sequence[GenerationMember], why: ChangeReason, reason: str) -> Generation:
-    """The next generation with these members, after the one that got its go last."""
+    """Make the next generation with these members, after the one that was started last."""
     stored, budget = s.view.generation, Budget()
     if s.generation is not None:
         inside = {member.host for member in members}
@@ -87,7 +87,7 @@ def successor(s: Situation, members: Sequence[GenerationMember], why: ChangeReas
 
 
 def unlinked_members(s: Situation, members: Sequence[GenerationMember]) -> tuple[str, ...]:
-    """The members that listen for links and to which no leader has had one: not this one, and none before it."""
+    """The members that listen for links and that no leader has been linked to, neither this one nor an earlier one."""
     linked = s.memory.linked | set(s.nodes).difference(s.generation.unlinked if s.generation is not None else ())
     others = [member.node for member in members if member.node not in linked and member.node != s.policy.node]
     stored = ((node, s.view.members.get(node)) for node in others)
@@ -95,7 +95,7 @@ def unlinked_members(s: Situation, members: Sequence[GenerationMember]) -> tuple
 
 
 def _predecessor(s: Situation, why: ChangeReason) -> Predecessor | None:
-    """The newest generation that got its go: the present one, or the one whose workers are still being stopped."""
+    """The newest started generation: the current one, or the one whose workers are still being stopped."""
     newest = s.generation
     if newest is None:
         return None
@@ -105,12 +105,12 @@ def _predecessor(s: Situation, why: ChangeReason) -> Predecessor | None:
 
 
 def _broken(before: Predecessor) -> Predecessor:
-    """A loss or a failure came while the workers of that generation were being stopped."""
+    """Mark that a node or a worker failed while the workers of that generation were being stopped."""
     return replace(before, broken=True)
 
 
 def strip_unused_ports(members: Sequence[M]) -> tuple[M, ...]:
-    """The members of a generation, with the ports for torch's store only where its workers may meet."""
+    """Return the members, with the ports for torch's store only for members where workers may meet."""
     return tuple(
         member if not member.masters or member.is_meeting_place(m_id) else replace(member, masters=())
         for m_id, member in enumerate(members)

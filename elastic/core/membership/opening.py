@@ -1,4 +1,4 @@
-"""The rules for a gate that nothing keeps closed: judge what ended the generation before, then start (pure)."""
+"""The rules for a gate that nothing keeps closed: judge the end of the generation before, then start (pure)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elastic.core.text import duration_in_words
 
 
 def quarantined(s: Situation) -> FormGeneration | None:
-    """Workers fail on some hosts again and again: continue without these hosts, if enough nodes are left."""
+    """Workers keep failing on some hosts: continue without these hosts if enough nodes are left."""
     suspects = frozenset(s.judgement.suspects)
     if not suspects:
         return None
@@ -39,28 +39,28 @@ def quarantined(s: Situation) -> FormGeneration | None:
 
 
 def exhausted(s: Situation) -> ConcludeJob | None:
-    """No restart is left, or none would help: the job has failed."""
+    """No restart is left, or the error is permanent: the job has failed."""
     fatal, cause = s.judgement.fatal, s.judgement.cause
     return failed_by(s, s.current.g, fatal, cause) if fatal else None
 
 
 def backoff(s: Situation) -> WaitDecision | None:
-    """The workers failed several times without progress: pause before the start."""
+    """The workers failed several times without progress: back off before the start."""
     opens_at = s.gate_since[1] + s.judgement.pause_s
     if s.now >= opens_at:
         return None
-    pause_s, fruitless = s.judgement.pause_s, s.judgement.budget.fruitless
-    text = f"pause of {pause_s:g} s after {fruitless} failures without progress"
+    pause_s, consecutive_failures = s.judgement.pause_s, s.judgement.budget.consecutive_failures
+    text = f"backing off {pause_s:g} s after {consecutive_failures} consecutive failures without progress"
     return s.wait(Reason.BACKOFF, text, opens_at, s.joined_until)
 
 
 def no_master(s: Situation) -> WaitDecision | None:
-    """Nobody knows the ports of M_id 0, where the workers meet: wait until it registers again."""
+    """The ports of M_id 0, where the workers meet, are not known: wait until it registers again."""
     if _master(s, s.current) is not None:
         return None
     first = s.current.members[0].node
     until = s.memory.absent_since.get(first, s.now) + 2 * s.spec.lease_ttl_s
-    return s.wait(Reason.NO_MASTER, f"waiting for {first}, where the others are to meet, to register again", until)
+    return s.wait(Reason.NO_MASTER, f"waiting for {first}, where the workers meet, to register again", until)
 
 
 def opened(s: Situation) -> OpenGate | None:
@@ -76,19 +76,19 @@ def opened(s: Situation) -> OpenGate | None:
 def _quarantine_text(entries: Sequence[Quarantine]) -> str:
     return quarantine.quarantine_summary(
         [
-            f"{one.host} is kept out for {duration_in_words(one.left_s)}: {quarantine.reason_text(one)}"
+            f"{one.host} is quarantined for {duration_in_words(one.left_s)}: {quarantine.reason_text(one)}"
             for one in entries
         ]
     )
 
 
 def with_go(s: Situation, first: FormGeneration) -> FormGeneration:
-    """Add the go to a first generation: no node can run an older one, so that it needs no gate."""
+    """Add the start signal to a first generation: it needs no gate, because no node can run an older one."""
     return replace(first, go=_go(s, first.generation, Judgement(first.generation.budget)))
 
 
 def _go(s: Situation, generation: Generation, judgement: Judgement) -> Go | None:
-    """The go of a generation; None if nobody knows where its workers meet."""
+    """Return the start signal of a generation; None if the address where its workers meet is not known."""
     master = _master(s, generation)
     if master is None:
         return None
@@ -97,9 +97,9 @@ def _go(s: Situation, generation: Generation, judgement: Judgement) -> Go | None
 
 
 def _master(s: Situation, generation: Generation) -> str | None:
-    """Where torch's workers meet: a port of M_id 0, another one in each generation.
+    """The address where torch's workers meet: a port of M_id 0, a different one in each generation.
 
-    The document may not have its ports where it became M_id 0 while it was not registered; None if nobody knows them.
+    A node that became M_id 0 while it was not registered has no ports in the generation; None if they are unknown.
     """
     first = generation.members[0]
     stored = s.view.members.get(first.node)

@@ -1,4 +1,4 @@
-"""The rules for a generation of which no member is left: start again with the nodes that are here (pure)."""
+"""The rules for a generation that has no member left: start again with the nodes that are here (pure)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from elastic.core.membership.rule import Rule, first_decision
 from elastic.core.membership.settling import expected_nodes, settling_wait
 from elastic.core.membership.situation import Situation, Stage
 from elastic.core.model import OutcomeKind
-from elastic.core.text import join_names, n_of_m
+from elastic.core.text import join_names, required_text
 
 
 def nobody_left(s: Situation) -> Decision | None:
-    """No member of the newest generation can go on: the rules of `REFORM` decide."""
+    """No member of the newest generation can continue: the rules of `REFORM` decide."""
     ended = s.lost or s.ended(OutcomeKind.FAILED) or s.ended(OutcomeKind.STOPPED)
     if s.staying or not (s.stage is Stage.GATE or ended):
         return None
@@ -23,7 +23,7 @@ def nobody_left(s: Situation) -> Decision | None:
 
 
 def emptied(s: Situation) -> FormGeneration | None:
-    """No node is here: publish an empty generation, which tells everybody to stop."""
+    """No node is here: publish an empty generation, which makes all nodes stop."""
     if s.joining_nodes or not s.nodes:
         return None
     return form(s, Reason.EMPTIED, _who_left(s), [], lost=_lost(s))
@@ -33,20 +33,20 @@ def missing(s: Situation) -> WaitDecision | None:
     """Wait until a node is here."""
     if s.joining_nodes:
         return None
-    return s.wait(Reason.MISSING, "nobody is here who could go on; waiting for nodes")
+    return s.wait(Reason.MISSING, "no node is available; waiting for nodes to join")
 
 
 def below_min(s: Situation) -> WaitDecision | None:
-    """Wait until as many nodes are here as np's minimum."""
+    """Wait until np's minimum of nodes is here."""
     here, low, ips = len(s.joining_nodes), s.spec.np.low, s.spec.ips
     if here >= low:
         return None
     more = listed_hosts.missing_hosts_text(ips, s.hosts(s.joining_nodes), low - here) if ips else "more"
-    return s.wait(Reason.BELOW_MIN, f"{n_of_m(here, low)} here, the least that may run; waiting for {more}")
+    return s.wait(Reason.BELOW_MIN, f"{required_text(here, low)}; waiting for {more}")
 
 
 def settling(s: Situation) -> WaitDecision | None:
-    """Wait for other nodes until the settling window ends, or as many are here as ran before."""
+    """Wait for other nodes until the join window ends, or as many nodes are here as ran before."""
     return settling_wait(s, expected_nodes(s, len(s.nodes)))
 
 
@@ -57,9 +57,9 @@ def reformed(s: Situation) -> FormGeneration:
 
 def _who_left(s: Situation) -> str:
     if s.stage is Stage.GATE:
-        return f"{join_names(s.nodes)} left before the start" if s.nodes else "nobody is in this world"
+        return f"{join_names(s.nodes)} left before the start" if s.nodes else "this generation has no nodes"
     left = s.lost or s.ended(OutcomeKind.FAILED) or s.ended(OutcomeKind.STOPPED)
-    return f"{join_names(left)} left, nobody of this world remains"
+    return f"{join_names(left)} left; no node of this generation remains"
 
 
 def _lost(s: Situation) -> list[str]:

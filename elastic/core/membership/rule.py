@@ -1,8 +1,8 @@
 """What a rule of `decide` is (pure).
 
-A rule is a function that looks at a situation and decides, or leaves that to the rule after it. It has the name of its
-`Reason`, in lower case. The first line of its docstring is its sentence; the page of rules in docs/architecture.md is
-made from the tables of rules.
+A rule is a function that looks at a situation and either decides or leaves the decision to the next rule. Its name is
+that of its `Reason`, in lower case. docs/development/rules.md is generated from the tables of rules and the first
+docstring line of each rule.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ Rule = Callable[[Situation], Decision | None]
 
 
 def first_decision(rules: Sequence[Rule], s: Situation) -> tuple[Rule, Decision]:
-    """The first rule that decides, and what it decides. The last rule of a table always does."""
+    """Return the first rule that decides, and its decision. The last rule of a table always decides."""
     return next((rule, decision) for rule in rules if (decision := rule(s)) is not None)

@@ -1,4 +1,4 @@
-"""The rules for a generation that has its go: completion, losses, failures, stops, then planned changes (pure)."""
+"""The rules for a running generation: completion, node and worker failures, stops, then planned changes (pure)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from elastic.core.model import OutcomeKind
 from elastic.core.text import COUNTED, failure_text, join_names
 
 CAUSE_S = 0.15
-"""A loss or a failure of which others are a consequence is known so soon after them: a link shows a dead process within
-milliseconds, and the node that failed first records it at once."""
+"""Seconds after a secondary failure within which the root cause is known: a link shows a dead process within
+milliseconds, and the node that failed first records its failure at once."""
 
 
 def lost(s: Situation) -> FormGeneration | None:
-    """A member is lost: continue with those that remain, and with spares."""
+    """A member is lost: continue with the remaining members and with spares."""
     return form(s, Reason.LOST, s.lost_text(s.lost), s.staying, lost=s.lost) if s.lost else None
 
 
 def secondary(s: Situation) -> WaitDecision | None:
-    """Every worker that failed lost a peer: wait a moment for the loss or the failure that was the cause."""
+    """Every worker that failed lost a peer: wait a moment for the node or worker failure that was the cause."""
     failed_nodes = s.ended(OutcomeKind.FAILED)
     exits = [worker for node in failed_nodes for worker in s.outcomes[node].exits]
     if not exits or len(s.outcomes) == len(s.nodes):
@@ -51,7 +51,7 @@ def stopped(s: Situation) -> FormGeneration | None:
 
 
 def returning(s: Situation) -> WaitDecision | None:
-    """The leases of members ended, and they may be about to register again: give them a moment."""
+    """The leases of members ended, and these members may register again: give them a moment."""
     if not s.returning:
         return None
     until = max(s.returning.values())
@@ -60,7 +60,7 @@ def returning(s: Situation) -> WaitDecision | None:
 
 
 def finishing(s: Situation) -> WaitDecision | None:
-    """The workers of some members ended with exit code 0: wait for the others, and change nothing any more."""
+    """The workers of some members ended with exit code 0: wait for the others, and make no more changes."""
     done = [node for node in s.ended(OutcomeKind.OK) if s.outcomes[node].over]
     text = f"{len(done)} of {counted(len(s.nodes), 'node')} done; waiting for the others"
     return s.wait(Reason.FINISHING, text) if done else None

@@ -1,4 +1,4 @@
-"""How long nodes are collected before they train: the settling window, and how many nodes end it early (pure)."""
+"""The join window: how long the leader collects nodes before they train, and how many nodes end it early (pure)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from elastic.core import listed_hosts
 from elastic.core.membership.decision import Reason, WaitDecision
 from elastic.core.membership.situation import Situation
-from elastic.core.model import SETTLE_MAX_S
+from elastic.core.model import JOIN_WINDOW_MAX_S
 from elastic.core.text import settling_text
 
 
 def settling_wait(s: Situation, expected: int) -> WaitDecision | None:
-    """Wait for nodes that join until the settling window ends, or as many are here as are expected."""
+    """Wait for joining nodes until the join window ends, or the expected number of nodes is here."""
     here, until = len(s.joining_nodes), settled_at(s, s.joining_nodes)
     if here >= expected or s.now >= until:
         return None
@@ -21,17 +21,17 @@ def settling_wait(s: Situation, expected: int) -> WaitDecision | None:
 
 
 def settled_at(s: Situation, nodes: Iterable[str]) -> float:
-    """When the settling window of those ends that arrived; who is in the generation has settled."""
+    """When the join window of these nodes ends; nodes that are in the generation already do not count."""
     times = [s.memory.ready_since[node] for node in nodes if node in s.memory.ready_since]
     if not times:
         return s.now
-    return min(max(times) + s.spec.settle_s, min(times) + SETTLE_MAX_S)
+    return min(max(times) + s.spec.join_window_s, min(times) + JOIN_WINDOW_MAX_S)
 
 
 def expected_nodes(s: Situation, before: int) -> int:
-    """How many nodes end a settling window before its time: as many as the job may have.
+    """How many nodes end a join window early: np's maximum.
 
-    A job without a maximum expects as many as at its first start, and as many as there were `before`. Without
-    `before`, the first node to find etcd empty would train alone.
+    A job without a maximum expects the number of its first start, or of nodes that there were `before` if that is
+    larger. Without `before`, the first node to find an empty etcd would train alone.
     """
     return max(s.spec.np.first, before) if s.spec.np.unlimited else s.spec.np.high

@@ -1,4 +1,4 @@
-"""What the rules of `decide` ask of the view and of the memory (pure)."""
+"""The facts that the rules of `decide` derive from the view and the memory (pure)."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ BATCH_S = 0.3
 """Drains, and joining nodes while the gate is closed, are collected for this long."""
 INFINITY: Final = float("inf")
 RETURN_S = 1.0
-"""A node whose lease has ended before its time is registered again within this time."""
+"""A node whose lease ended early registers again within this time."""
 
 
 class Stage(StrEnum):
-    """How far the newest generation is; each stage has rules of its own."""
+    """The stage of the newest generation; each stage has its own rules."""
 
     FIRST_START = "no generation yet"
-    RUNNING = "the newest generation has its go"
+    RUNNING = "the newest generation has its start signal"
     GATE = "the newest generation waits at its gate"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """One call of `decide`: the view, the memory, and answers to what several rules ask of both.
+    """One call of `decide`: the view, the memory, and the facts that several rules derive from both.
 
-    `now` is the leader's monotonic clock in seconds. Answers are worked out once for each call.
+    `now` is the leader's monotonic clock in seconds. Each fact is computed at most once for each call.
     """
 
     view: StoreView
@@ -68,34 +68,34 @@ class Situation:
 
     @property
     def current(self) -> Generation:
-        """The newest generation of this run, for rules that are asked only where there is one."""
+        """The newest generation of this run, for rules that apply only if there is one."""
         assert self.generation is not None
         return self.generation
 
     @cached_property
     def stage(self) -> Stage:
-        """Which rules are asked."""
+        """The stage whose rules apply."""
         if self.generation is None:
             return Stage.FIRST_START
         return Stage.RUNNING if self.started else Stage.GATE
 
     @property
     def started(self) -> bool:
-        """Whether the newest generation has its go."""
+        """Whether the newest generation has its start signal."""
         return self.view.go is not None and self.view.go.value.g == self.current.g
 
     @cached_property
     def nodes(self) -> list[str]:
-        """The members of the newest generation, in their order."""
+        """The members of the newest generation, in the order of their M_id."""
         return [member.node for member in self.generation.members] if self.generation is not None else []
 
     @cached_property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """How the workers of the newest generation ended on each of its members that has recorded it."""
+        """The outcomes that members of the newest generation have recorded for it."""
         return {node: end for node in self.nodes if (end := self.outcome(self.current.g, node)) is not None}
 
     def ended(self, kind: OutcomeKind) -> list[str]:
-        """The members whose workers of the newest generation ended so."""
+        """The members whose workers of the newest generation ended in this way."""
         return [node for node, outcome in self.outcomes.items() if outcome.ended is kind]
 
     @property
@@ -105,10 +105,7 @@ class Situation:
 
     @cached_property
     def previous_outcomes(self) -> Mapping[str, Outcome]:
-        """How the workers of the previous generation ended on each of its members that has recorded it.
-
-        Only the last start of a node counts.
-        """
+        """The outcomes that members of the previous generation have recorded for their last start in it."""
         before = self.previous
         if before is None:
             return {}
@@ -117,7 +114,7 @@ class Situation:
         return {node: end for node, end in ends if end is not None and end.since == last_start.get(node, 0)}
 
     def stopped(self, node: str) -> bool:
-        """Tell whether a node has recorded that none of its workers of the previous generation is left."""
+        """Return whether a node has recorded that none of its workers of the previous generation is left."""
         outcome = self.previous_outcomes.get(node)
         return outcome is not None and outcome.over
 
@@ -125,7 +122,7 @@ class Situation:
     def judgement(self) -> Judgement:
         """What the end of the previous generation costs the job."""
         budget, before = self.current.budget, self.previous
-        if before is None or not self.spec.one_world:  # Such a job charges a failure while other tasks run.
+        if before is None or not self.spec.one_world:  # Without one world, failures are charged while other tasks run.
             return Judgement(budget)
         outcomes = {node: stored for (g, node), stored in self.view.outcomes.items() if g == before.g}
         lost = frozenset(node for node in before.nodes if node not in outcomes)
@@ -134,49 +131,49 @@ class Situation:
 
     @property
     def gate_since(self) -> tuple[int, float]:
-        """The newest generation, and since when nothing but a back-off keeps its gate closed."""
+        """The newest generation, and since when only a back-off has kept its gate closed."""
         since = self.memory.gate_since
         return since if since is not None and since[0] == self.current.g else (self.current.g, self.now)
 
     @property
     def stop_order(self) -> StopOrder | None:
-        """What an operator wrote to stop this run."""
+        """The operator's order to stop this run, None without one."""
         stored = self.view.halt
         return stored.value if stored is not None and stored.value.run == self.spec.run else None
 
-    # Who is there
+    # Members
 
     def member(self, node: str) -> StoredDocument[Member] | None:
-        """The registered member, None also when its death is proven."""
+        """The registered member; None if it is not registered or its death is proven."""
         stored, memory = self.view.members.get(node), self.memory
         if stored is None or not (memory.gone or memory.dead):
             return stored
         return None if (node, stored.create_revision) in memory.gone or node in memory.dead else stored
 
     def vouched(self, node: str) -> bool:
-        """Tell whether an unregistered member is still heard, within the time it has to register again."""
+        """Return whether an unregistered member is still heard and has time left to register again."""
         absent = self.memory.absent_since.get(node)
         return absent is not None and node in self.memory.linked and self.now < absent + 2 * self.spec.lease_ttl_s
 
     def working(self, node: str) -> bool:
-        """Tell whether a member of a running generation works on, though it may not reach the store for a while.
+        """Return whether a member of a running generation still works, even if it cannot reach the store for a while.
 
-        At the gate it would be waited for, and could not say that it has stopped: there it has less time (`vouched`).
+        At the gate a member has less time (`vouched`): the gate would wait for it, and it could not report its stop.
         """
         if node in self.evicted_members:
             return False
         if self.member(node) is not None:
             return True
         absent = self.memory.absent_since.get(node)
-        in_time = absent is not None and self.now < absent + self.spec.store_outage_limit_s
+        in_time = absent is not None and self.now < absent + self.spec.etcd_outage_timeout_s
         return in_time and node in self.memory.linked
 
     def returns_until(self, node: str) -> float | None:
-        """Until when a member without a key may register again; None if nothing speaks for it.
+        """Until when a member without a key may register again; None if there is no reason to expect that.
 
-        A store that stood still has ended every lease when it is back. The first node that is registered again gives
-        the others the time of a lease, too. A store can also end leases that were refreshed in time. An agent that
-        leads because of that has never heard the others, and gives them a moment.
+        A store that was suspended has ended every lease when it resumes. The first node that registers again gives the
+        others the time of a lease. A store can also end leases that were refreshed in time. An agent that becomes the
+        leader because of that has never heard the others, and gives them a moment.
         """
         memory = self.memory
         if node in memory.dead or any(node == gone for gone, _ in memory.gone) or node in self.evicted:
@@ -187,34 +184,34 @@ class Situation:
         return until if self.now < until else None
 
     def here(self, node: str) -> bool:
-        """Tell whether the node counts as present."""
+        """Return whether the node counts as present."""
         if node in self.evicted_members:
             return False
         return self.member(node) is not None or self.vouched(node)
 
     def is_draining(self, node: str) -> bool:
-        """Tell whether the node has said that it leaves."""
+        """Return whether the node has announced a drain."""
         if not self.memory.draining_since:  # It has every member that drains.
             return False
         stored = self.view.members.get(node)
         return stored is not None and stored.value.state is MemberState.DRAINING
 
     def lost_text(self, nodes: Iterable[str]) -> str:
-        """Say which nodes were lost, and how that was noticed."""
+        """Say which nodes were lost, and how that was detected."""
         return lost_text(nodes, self.view.members, self.evicted)
 
     def drain_reasons(self, nodes: Iterable[str]) -> list[str]:
-        """Why these nodes drain, as they have said themselves."""
+        """The reasons that these nodes have given for their drains."""
         return [self.view.members[node].value.drain_reason for node in nodes if node in self.view.members]
 
     def outcome(self, g: int, node: str) -> Outcome | None:
-        """How a node's workers of generation g ended, as far as it has said so."""
+        """How a node's workers of generation g ended; None if the node has not recorded it."""
         stored = self.view.outcomes.get((g, node))
         return stored.value if stored is not None else None
 
     @cached_property
     def returning(self) -> Mapping[str, float]:
-        """Members without an outcome that do not work on and may register again, each with the end of that time."""
+        """Members without an outcome that do not work and may register again, each with the end of that time."""
         away = [node for node in self.nodes if node not in self.outcomes and not self.working(node)]
         return {node: until for node in away if (until := self.returns_until(node)) is not None}
 
@@ -226,7 +223,7 @@ class Situation:
 
     @cached_property
     def evicted(self) -> frozenset[str]:
-        """Nodes that were evicted for their silence, without those of former generations that have registered again."""
+        """Nodes that were evicted as silent, except nodes of older generations that have registered again."""
         away = frozenset(
             eviction.node for eviction in self.memory.evictions if not eviction.returned and self._took_place(eviction)
         )
@@ -234,9 +231,9 @@ class Situation:
 
     @cached_property
     def evicted_members(self) -> frozenset[str]:
-        """Members that this agent has evicted from the newest generation: they are lost, also if they register again.
+        """Members that this agent has evicted from the newest generation: they are lost even if they register again.
 
-        One that reaches the store registers again within milliseconds, before a generation without it is made.
+        A member that reaches the store registers again within milliseconds, before a generation without it is made.
         """
         g = self.generation.g if self.generation is not None else 0
         return frozenset(
@@ -244,13 +241,13 @@ class Situation:
         )
 
     def _took_place(self, eviction: Eviction) -> bool:
-        """Tell whether the registration is gone: an eviction whose answer was lost may have failed."""
+        """Return whether the registration is gone: an eviction whose answer was lost may have failed."""
         stored = self.view.members.get(eviction.node)
         return stored is None or stored.create_revision != eviction.create_revision
 
     @cached_property
     def missing(self) -> list[str]:
-        """Members of a generation at its gate that are not here, or that would start too early."""
+        """Members of a generation at its gate that are absent, or that would start too early."""
         return [node for node in self.nodes if not self.here(node) or self.starts_too_early(node)]
 
     @cached_property
@@ -260,9 +257,9 @@ class Situation:
 
     @cached_property
     def staying(self) -> list[GenerationMember]:
-        """The members of the newest generation that are here and do not leave, in their order, with their newest ports.
+        """The present members of the newest generation that do not drain, in their order, with their newest ports.
 
-        A member that is registered with another number of slots by now cannot stay.
+        A member that has registered again with another number of slots cannot stay.
         """
         members = self.generation.members if self.generation is not None else ()
         here = [member for member in members if self.here(member.node) and not self.is_draining(member.node)]
@@ -273,14 +270,14 @@ class Situation:
         stored = self.member(member.node)
         return generation_member(member.node, stored.value) if stored is not None else member
 
-    # Who may join
+    # Joining nodes
 
     @cached_property
     def joining_nodes(self) -> list[str]:
-        """Nodes that can be taken into the generation, oldest first; with --ips one for each host without a node.
+        """Nodes that can be admitted, oldest first; with --ips one for each host without a node.
 
-        Those that are silent, and those on hosts that are quarantined, cannot be reached, or were evicted and are not
-        heard steadily, count only where the job could not start or run without them.
+        A node counts only if the job could not start or run without it in these cases: it is silent, or its host is
+        quarantined, unreachable, or that of an evicted node and not heard steadily.
         """
         silent, avoided = self.memory.silent, self.quarantined() | self.out_of_reach() | self.unsteady()
         if not avoided and not silent:
@@ -306,7 +303,7 @@ class Situation:
         return [node for _, node in sorted(ready)]
 
     def starts_too_early(self, node: str) -> bool:
-        """Tell whether a member that joins at the gate is on a host where workers of an evicted node may still run."""
+        """Return whether a member that joins at the gate is on a host where an evicted node may still run workers."""
         if not self.memory.evictions or self.stage is not Stage.GATE:
             return False
         before, stored = self.previous, self.member(node)
@@ -314,11 +311,11 @@ class Situation:
         return joins and stored is not None and self._may_meet_workers(node, stored.value.host)
 
     def _may_meet_workers(self, node: str, host: str) -> bool:
-        """Tell whether workers of another node, which was evicted, may still run on this host."""
+        """Return whether workers of another, evicted node may still run on this host."""
         return self.now < self.free_at(node, host)
 
     def free_at(self, node: str, host: str) -> float:
-        """When workers of another node, which was evicted, certainly do not run on this host any more."""
+        """From when on workers of another, evicted node certainly no longer run on this host."""
         evictions, ttl_s = self.memory.evictions, self.spec.lease_ttl_s
         others = (
             one for one in evictions if one.host == host and one.node != node and one.node not in self.memory.dead
@@ -333,7 +330,7 @@ class Situation:
 
     @cached_property
     def admissible(self) -> list[str]:
-        """The joining nodes for which np has room beside the members of the newest generation."""
+        """The joining nodes that np's maximum allows in addition to the members of the newest generation."""
         members = len(self.staying) if self.stage is Stage.GATE else len(self.nodes)
         return self.joining_nodes[: max(self.spec.np.high - members, 0)]
 
@@ -347,11 +344,11 @@ class Situation:
         return [self.view.members[node].value.host for node in nodes]
 
     def quarantined(self) -> frozenset[str]:
-        """The hosts that are quarantined at this moment."""
+        """The hosts that are quarantined now."""
         return frozenset(host for (host, _), until in self.memory.quarantine_deadlines.items() if self.now < until)
 
     def out_of_reach(self) -> frozenset[str]:
-        """The hosts that were left out of a split network, have a node, and are not reached by this one yet."""
+        """The hosts that were left out because of a network partition, have a node, and cannot be reached yet."""
         apart = {entry.host for entry in self.view.budget.hosts if entry.unreachable}
         if not apart:
             return frozenset()
@@ -364,7 +361,7 @@ class Situation:
         return frozenset(apart & {stored.value.host for stored in members.values()} - reached)
 
     def unsteady(self) -> frozenset[str]:
-        """The hosts of evicted nodes that have a node which has not sent heartbeats for long enough since then."""
+        """The hosts of evicted nodes with a new node that has not yet sent heartbeats for long enough."""
         hosts = frozenset(one.host for one in self.memory.evictions if self.now < one.silence_counts_at)
         if not hosts:
             return hosts
@@ -377,12 +374,12 @@ class Situation:
             return NEVER
         return self.memory.heard_since.get(node, INFINITY) + STEADY_S
 
-    # When to ask again
+    # When to decide again
 
     def wait(self, code: Reason, text: str, *until: float | None) -> WaitDecision:
-        """Wait for a change of the view, or until the earliest of these times and of those that every wait has.
+        """Wait for a change of the view, or until the earliest of these times and of `next_deadline`.
 
-        The first of these times are those that the text counts down.
+        The text counts down the first of these times, one for each `COUNTED` in it.
         """
         ends = tuple(end for end in until[: text.count(COUNTED)] if end is not None)
         wait = WaitDecision(code, text, earliest(*until, self.next_deadline), text, ends)
@@ -390,7 +387,7 @@ class Situation:
 
     @cached_property
     def next_deadline(self) -> float | None:
-        """When a node joins although nothing changes in the store: unlinked, its quarantine over, or heard steadily."""
+        """When a node can join without a change in the store: a link is no longer awaited, a quarantine ends, ..."""
         memory = self.memory
         unlinked = [since + LINK_PATIENCE_S for since in memory.seen_since.values()]
         steady = [self.steady_at(node) for node in memory.ready_since] if memory.evictions else []
@@ -405,11 +402,11 @@ def generation_member(node: str, member: Member) -> GenerationMember:
 
 
 def all_completed(nodes: Iterable[str], outcomes: Mapping[str, Outcome]) -> bool:
-    """Tell whether the workers of every one of these nodes ended with exit code 0 and are gone."""
+    """Return whether the workers of every one of these nodes ended with exit code 0 and are gone."""
     ends = [outcomes.get(node) for node in nodes]
     return bool(ends) and all(end is not None and end.ended is OutcomeKind.OK and end.over for end in ends)
 
 
 def earliest(*times: float | None) -> float | None:
-    """The earliest of the times that there are."""
+    """The earliest of these times, without those that are None; None if there are no others."""
     return min((time for time in times if time is not None), default=None)

@@ -1,22 +1,22 @@
-"""Which node has which task of a parameter-server job, revision by revision (pure).
+"""The rules of a parameter-server job: which node has which task, revision by revision (pure).
 
 A generation of such a job is not replaced when its members change. It gets another revision: a node that keeps its
-tasks is not disturbed, because workers talk to servers and not to each other. The rules, in the order they are asked:
+tasks is not disturbed, because workers talk to servers and not to each other. The rules, in their order:
 
-1. No generation yet: wait until every server and enough nodes with workers are here, then form.
+1. There is no generation yet: wait until every server and enough nodes with workers are here, then form one.
 2. Every worker in the cluster spec ended well: the job is completed, whatever its servers do.
-3. No node of the cluster spec is here: the next generation, as soon as there are servers and workers again.
-4. A lost node leaves the cluster spec. One whose processes failed or were stopped gets its tasks again, in a new start
-   that the budget pays for (`elastic.core.ps.restart`). Servers that had ended well start again with the workers that
-   start.
-5. A node that drains, or is not wanted any more, is asked to leave; it keeps its tasks until it has stopped. Those of
-   a lost node are kept for the length of a lease: it is not registered, but somebody may have revoked its lease, and
-   then it still has a right to run for that long.
-6. A free server goes to the oldest node that can have it; new nodes get workers while np has room. None comes once a
-   worker has ended well.
+3. No node of the cluster spec is here: form the next generation as soon as there are servers and workers again.
+4. A lost node leaves the cluster spec. A node whose processes failed or were stopped gets its tasks again, in a new
+   start that counts against the budget (`elastic.core.ps.restart`). Servers that had ended well start again with the
+   workers that start.
+5. A node that drains, or is no longer needed, is asked to leave; it keeps its tasks until it has stopped. The tasks
+   of a lost node stay assigned for the length of a lease: the node is not registered, but its lease may have been
+   revoked, and then it may still run for that long.
+6. A free server is assigned to the oldest node that can run it; new nodes get workers up to np's maximum. No node joins
+   once a worker has ended well.
 
-Two nodes never have the same task: the right to run of such a job is never longer than the lease
-(`elastic.core.agent.links`). A link that shows a death ends that node's lease, and frees no task, because it can be
+Two nodes never have the same task: the run deadline in such a job is never later than the end of the lease
+(`elastic.core.agent.links`). A link that shows a death ends that node's lease, but frees no task, because it can be
 wrong.
 """
 
@@ -55,7 +55,7 @@ from elastic.core.view import StoreView
 
 
 def formed(s: Situation) -> Decision:
-    """There is no generation yet: form the first and start it at once, when enough nodes are here."""
+    """There is no generation yet: form the first one and start it at once when enough nodes are here."""
     first = assemble(Assembly(s, s.spec.np.first, Reason.FORMED, ChangeReason.FIRST))
     return with_go(s, first) if isinstance(first, FormGeneration) else first
 
@@ -68,10 +68,10 @@ def completed(s: Situation) -> ConcludeJob | None:
 
 
 def reformed(s: Situation) -> Decision | None:
-    """No node of the cluster spec is here: form the next generation, when enough nodes are here."""
+    """No node of the cluster spec is here: form the next generation when enough nodes are here."""
     if any_member_present(s):
         return None
-    gone = f"{join_names(s.nodes)} left, nobody of this roster remains"
+    gone = f"{join_names(s.nodes)} left; no node of this cluster spec remains"
     return assemble(Assembly(s, s.spec.np.low, Reason.REFORMED, ChangeReason.REFORMED, gone))
 
 
@@ -93,22 +93,22 @@ def gate_reformed(s: Situation) -> Decision | None:
 
 
 def stopping(s: Situation) -> WaitDecision | None:
-    """A node of the generation before is there and still has processes: wait until it has stopped them."""
+    """A node of the generation before is present and still has processes: wait until it has stopped them."""
     busy = [node for node in _unfinished(s) if node in s.view.members]
     return s.wait(Reason.STOPPING, f"waiting for {join_names(busy)} to stop the old processes") if busy else None
 
 
 def unproven(s: Situation) -> WaitDecision | None:
-    """A node of the generation before is gone and may run until its lease ends: wait for that."""
+    """A node of the generation before is gone and may run until its lease ends: wait until then."""
     freed_at = max((tasks_free_at(s, node) for node in _unfinished(s)), default=s.now)
     if s.now >= freed_at:
         return None
-    text = f"{join_names(_unfinished(s))} vanished and may still run for {COUNTED}"
+    text = f"{join_names(_unfinished(s))} disappeared and may still run for {COUNTED}"
     return s.wait(Reason.UNPROVEN, text, freed_at)
 
 
 def concluded(s: Situation) -> ConcludeJob | None:
-    """The job has completed or failed by itself before the order to stop it."""
+    """The job completed or failed before the order to stop it."""
     decision = completed(s) or reformed(s) or revised(s)
     return decision if isinstance(decision, ConcludeJob) else None
 
@@ -120,16 +120,17 @@ PS_STOP: Final[dict[Stage, tuple[Rule, ...]]] = {
     **operator_stop.STOP,
     Stage.RUNNING: (concluded, operator_stop.halted),
 }
-"""A node that has tasks goes on whatever becomes of others, and can save."""
+"""The rules of `STOP`, but a running job does not wait for lost nodes: a node with tasks continues without the others,
+and can save."""
 
 
 def any_member_present(s: Situation) -> bool:
-    """Tell whether any node of the newest cluster spec is here."""
+    """Return whether any node of the newest cluster spec is present."""
     return any(is_present(s, node) for node in s.nodes)
 
 
 def staying_at_gate(s: Situation) -> frozenset[str]:
-    """The nodes of a cluster spec at its gate that can be in the next one."""
+    """The nodes of a cluster spec at its gate that can be in the next generation."""
     return frozenset(node for node in s.nodes if is_present(s, node) and not s.is_draining(node))
 
 
@@ -145,7 +146,7 @@ def _unfinished(s: Situation) -> list[str]:
 
 
 def vanished(view: StoreView, cluster_spec: ClusterSpec) -> list[str]:
-    """Nodes that are not registered and may still run their tasks: a proof of their death frees these."""
+    """Return unregistered nodes that may still run their tasks; a proof of their death frees these tasks."""
     found = []
     for member in cluster_spec.members:
         stored = view.outcomes.get((cluster_spec.g, member.node))
@@ -158,9 +159,9 @@ def vanished(view: StoreView, cluster_spec: ClusterSpec) -> list[str]:
 
 @dataclass(frozen=True)
 class Assembly:
-    """A generation of the nodes that are here: those that are in none, and those that `stay`.
+    """A new generation of the nodes that are here: nodes outside the old one, and those that `stay`.
 
-    `need`: nodes with workers that it must have. `gone`: why there is no older one any more, in words.
+    `need`: the number of nodes with workers that it must have. `gone`: why the old generation ended, in words.
     """
 
     s: Situation
@@ -172,7 +173,7 @@ class Assembly:
 
     @property
     def layout(self) -> PsLayout:
-        """Who is what."""
+        """The layout of the job's processes."""
         return layout_of(self.s)
 
     @cached_property
@@ -183,7 +184,7 @@ class Assembly:
 
     @property
     def workers(self) -> int:
-        """How many of them have workers."""
+        """The number of members with workers."""
         return sum(map(has_workers, self.members))
 
 
@@ -199,7 +200,7 @@ def servers_missing(it: Assembly) -> WaitDecision | None:
 
 
 def workers_missing(it: Assembly) -> WaitDecision | None:
-    """Wait until as many nodes with workers are here as are needed."""
+    """Wait until the required number of nodes with workers is here."""
     if not it.layout.separate or it.workers >= it.need:
         return None
     text = f"{n_of_m(it.workers, it.need)} here for workers; waiting for {it.need - it.workers} more"
@@ -207,7 +208,7 @@ def workers_missing(it: Assembly) -> WaitDecision | None:
 
 
 def hosts_missing(it: Assembly) -> WaitDecision | None:
-    """Wait for the hosts that the command line names: for all of them at the first start, later for one."""
+    """Wait for the hosts that the command line lists: for all of them at the first start, later for one."""
     if it.layout.separate:
         return None
     present = {member.host for member in it.members}
@@ -219,7 +220,7 @@ def hosts_missing(it: Assembly) -> WaitDecision | None:
 
 
 def settling(it: Assembly) -> WaitDecision | None:
-    """Wait for other nodes until the settling window ends, or all that may run are here."""
+    """Wait for other nodes until the join window ends, or the expected number of nodes is here."""
     s = it.s
     before = sum(map(has_workers, newest(s).members)) if s.generation is not None else 0
     until, expected = settled_at(s, [member.node for member in it.members]), expected_nodes(s, before)

@@ -1,12 +1,12 @@
-"""When a node whose processes failed gets its tasks again, and what that costs (pure).
+"""When a node whose processes failed starts its tasks again, and what that costs (pure).
 
-There is no gate between the failure and the new start, so what caused the failure may not be known yet:
+There is no gate between the failure and the new start, so the root cause may not be known yet:
 
-- While a server is away the workers that failed are not started again: they could only fail again. It costs nothing.
-- A worker that was started before one of its servers was: its failure is free. That holds once for each start of a
-  server, so that a script that fails again and again still uses up the budget.
-- A worker that says that it lost its server, although none is away, waits for the length of a lease: so long may it
-  take until the loss is seen. It costs nothing.
+- While a server is away, failed workers are not started again, because they would only fail again. This costs nothing.
+- The failure of a worker that started before one of its servers did is free. This applies once for each start of a
+  server, so that a script that keeps failing still uses up the budget.
+- A worker that reports a lost server although none is away waits for the length of a lease, because the failure of a
+  server may take that long to be detected. This costs nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from elastic.core.view import StoredDocument
 
 WHEN_A_SERVER_IS_BACK = float("inf")
 SOME_SERVER: Final = "a server"
-"""The name, among what was lost, of a server that only the workers miss."""
+"""The name of a lost server that only the workers have noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPlan:
-    """What the budget says, and when the tasks are given again (`WHEN_A_SERVER_IS_BACK`: not before that)."""
+    """The judgement of a failure, and when the tasks start again (`WHEN_A_SERVER_IS_BACK`: not before that)."""
 
     judgement: Judgement
     opens_at: float
@@ -39,7 +39,7 @@ class RestartPlan:
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """The processes of a member failed. `budget`: what the job has used up before that."""
+    """The failure of a member's processes. `budget`: the job's used budget before it."""
 
     s: Situation
     layout: PsLayout
@@ -49,12 +49,12 @@ class TaskFailure:
 
     @property
     def outcome(self) -> StoredDocument[Outcome]:
-        """How they ended."""
+        """The recorded outcome of the processes."""
         return self.s.view.outcomes[self.cluster_spec.g, self.member.node]
 
     @cached_property
     def away(self) -> frozenset[str]:
-        """The servers that its workers have to wait for: no node has them, or one that is gone or leaves."""
+        """The servers that the workers must wait for, because no node has them or their node is gone or leaves."""
         if not has_workers(self.member):
             return frozenset()
         members = self.cluster_spec.members
@@ -65,7 +65,7 @@ class TaskFailure:
 
     @cached_property
     def lost(self) -> frozenset[str]:
-        """The nodes and servers that were lost, as far as the leader knows."""
+        """The lost nodes and servers that the leader knows of."""
         nodes = {other.node for other in self.cluster_spec.members if self._is_lost(other)}
         servers = [other for other in self.cluster_spec.members if has_servers(other)]
         renewed = has_workers(self.member) and any(other.since > self.member.since for other in servers)
@@ -73,12 +73,12 @@ class TaskFailure:
 
     @property
     def is_premature(self) -> bool:
-        """Whether its workers say that they lost a server, and the leader knows of no loss yet."""
+        """Whether the workers report a lost server, and the leader has not detected a failed node yet."""
         exits = self.outcome.value.exits
         return not self.lost and has_workers(self.member) and all(worker.secondary for worker in exits)
 
     def _is_lost(self, other: TaskMember) -> bool:
-        """Tell whether a node is gone before its workers ended well, or all its processes ended."""
+        """Return whether a node is gone although its workers had not ended well and some of its processes still ran."""
         end = self.s.outcome(self.cluster_spec.g, other.node)
         current = end is not None and end.since == other.since
         finished = current and end is not None and (end.over or end.ended is OutcomeKind.OK)
@@ -86,7 +86,7 @@ class TaskFailure:
 
 
 def restart(failure: TaskFailure) -> RestartPlan:
-    """Judge how the processes of a member failed, and when they start again."""
+    """Judge the failure of a member's processes, and decide when they start again."""
     s, node, stored = failure.s, failure.member.node, failure.outcome
     wait_s, lost = 0.0, failure.lost
     if failure.is_premature:

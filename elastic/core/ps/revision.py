@@ -40,7 +40,7 @@ from elastic.core.text import drain_reasons_text
 
 
 class RevisionBuilder:
-    """The next revision of a cluster spec, put together rule by rule."""
+    """Builds the next revision of a cluster spec, rule by rule."""
 
     def __init__(self, s: Situation) -> None:
         self.s, self.layout, self.cluster_spec = s, layout_of(s), newest(s)
@@ -53,29 +53,29 @@ class RevisionBuilder:
         self.places: list[TaskMember] = []
         self.budget, self.fatal = self.cluster_spec.budget, ""
         self.cause: Cause | None = None
-        self.told = RevisionSummary()
+        self.changes = RevisionSummary()
         self.until: list[float] = []
         self.waiting = ""
 
     @property
     def rev(self) -> int:
-        """The number of the revision that is being made."""
+        """The number of the revision that is being built."""
         return self.cluster_spec.rev + 1
 
     @property
     def at_work(self) -> int:
-        """How many nodes have workers and are not asked to leave."""
+        """The number of nodes that have workers and are not asked to leave."""
         return sum(has_workers(place) and not place.leaving for place in self.places)
 
     @property
     def room(self) -> int:
-        """How many nodes may have workers; none comes once a worker has ended well."""
+        """The number of nodes that may have workers; 0 once a worker has ended well, so that no node joins."""
         if self.finished:
             return 0
         return self.s.spec.np.high if self.layout.separate else UNLIMITED
 
     def departures(self) -> None:
-        """Who is lost, has stopped or has failed."""
+        """Handle the members that are lost, have stopped or have failed."""
         ended = []
         for place in self.cluster_spec.members:
             end, there = self.ends.get(place.node), is_present(self.s, place.node)
@@ -88,7 +88,7 @@ class RevisionBuilder:
             elif over and (
                 place.leaving or (self.s.is_draining(place.node) and not ended_with(self.ends, place, OutcomeKind.OK))
             ):
-                self.told.left.append(place)
+                self.changes.left.append(place)
             elif over and not ended_with(self.ends, place, OutcomeKind.OK):
                 ended.append(place)
             else:
@@ -97,7 +97,7 @@ class RevisionBuilder:
             self._restart_place(place)
 
     def _done(self, place: TaskMember, freed_at: float, *, there: bool) -> None:
-        """A node whose workers ended well counts as done whatever becomes of it; its servers may be needed."""
+        """Keep a node whose workers ended well, even if it is gone; free its servers then."""
         if there or not has_servers(place):
             self.places.append(place)
         elif self.s.now < freed_at:
@@ -105,21 +105,21 @@ class RevisionBuilder:
             self.until.append(freed_at)
         else:
             self.places.append(without_servers(place))
-            self.told.lost.append(place)
+            self.changes.lost.append(place)
 
     def _absent(self, place: TaskMember, freed_at: float) -> None:
-        """A lost node is out at once; its tasks are free when nothing of it can run any more."""
+        """Mark a lost node as leaving; free its tasks when none of its processes can run any more."""
         if not place.leaving:
-            self.told.lost.append(place)
+            self.changes.lost.append(place)
         if self.s.now >= freed_at:
             if place.leaving:
-                self.told.freed.append(place)
+                self.changes.freed.append(place)
             return
         self.places.append(msgspec.structs.replace(place, leaving=True))
         self.until.append(freed_at)
 
     def _restart_place(self, place: TaskMember) -> None:
-        """A node whose processes failed or were stopped: its tasks again, when the budget and its pause allow it."""
+        """Start the tasks of a failed or stopped node again when the budget and the back-off allow it."""
         s, g = self.s, self.cluster_spec.g
         stored = s.view.outcomes[g, place.node]
         if stored.value.ended is OutcomeKind.FAILED:
@@ -136,26 +136,29 @@ class RevisionBuilder:
                 self._say_pause(place, plan)
                 return
             self.budget, self.cause = judgement.budget, self.cause or cause
-            self.told.failed.append(place)
+            self.changes.failed.append(place)
             if judgement.note:
-                self.told.notes.append(judgement.note)
+                self.changes.notes.append(judgement.note)
         else:
-            self.told.stopped.append(place)
+            self.changes.stopped.append(place)
         self.places.append(msgspec.structs.replace(place, since=self.rev))
 
-    def _say_pause(self, place: TaskMember, found: RestartPlan) -> None:
-        """Why a node does not start again yet."""
-        if found.opens_at == WHEN_A_SERVER_IS_BACK:
+    def _say_pause(self, place: TaskMember, plan: RestartPlan) -> None:
+        """Note why a node does not start again yet."""
+        if plan.opens_at == WHEN_A_SERVER_IS_BACK:
             return
-        self.until.append(found.opens_at)
-        if found.judgement.pause_s:
-            fruitless = found.judgement.budget.fruitless
-            self.waiting = f"pause of {found.judgement.pause_s:g} s after {fruitless} failures without progress"
+        self.until.append(plan.opens_at)
+        if plan.judgement.pause_s:
+            consecutive_failures = plan.judgement.budget.consecutive_failures
+            self.waiting = (
+                f"backing off {plan.judgement.pause_s:g} s "
+                f"after {consecutive_failures} consecutive failures without progress"
+            )
         else:
-            self.waiting = f"{place.node} ended because it lost a server; waiting whether one is gone"
+            self.waiting = f"{place.node} ended because it lost a server; waiting to see which server is gone"
 
     def request_departures(self) -> None:
-        """Who is asked to leave: nodes that drain, and those above np."""
+        """Ask nodes to leave that drain or exceed np's maximum."""
         if self.finished:
             return
         s = self.s
@@ -165,21 +168,21 @@ class RevisionBuilder:
                 if s.now < until:
                     self.until.append(until)
                 else:
-                    self._ask_to_leave(at, self.told.draining)
-                    self.told.reason(drain_reasons_text(s.drain_reasons([place.node])))
+                    self._ask_to_leave(at, self.changes.draining)
+                    self.changes.reason(drain_reasons_text(s.drain_reasons([place.node])))
         if self.layout.separate:
             at_work = [at for at, place in enumerate(self.places) if has_workers(place) and not place.leaving]
             for at in at_work[s.spec.np.high :]:
-                self._ask_to_leave(at, self.told.surplus)
+                self._ask_to_leave(at, self.changes.surplus)
 
-    def _ask_to_leave(self, at: int, told: list[TaskMember]) -> None:
-        """Mark a place, unless it is just starting again: then the next revision does."""
+    def _ask_to_leave(self, at: int, listed: list[TaskMember]) -> None:
+        """Mark a member as leaving, unless this revision starts it again; then the next revision marks it."""
         if self.places[at].since != self.rev:
             self.places[at] = msgspec.structs.replace(self.places[at], leaving=True)
-            told.append(self.places[at])
+            listed.append(self.places[at])
 
     def arrivals(self) -> None:
-        """Which nodes get the tasks that are free."""
+        """Assign the free tasks to nodes."""
         s = self.s
         inside = frozenset(place.node for place in (*self.places, *self.cluster_spec.members))
         candidates = candidates_outside(s, inside)
@@ -192,13 +195,13 @@ class RevisionBuilder:
                 self.until.append(until)
                 given = [place for place in given if has_servers(place)]
         self.places += given
-        self.told.joined += given
+        self.changes.joined += given
 
     def restart_servers(self) -> None:
-        """Servers that are needed and whose node has said that everything of it ended well.
+        """Start servers again that are needed and whose node has recorded that all its processes ended well.
 
-        They end by themselves when their workers are done, and workers may start after that. Or the node was away: its
-        workers were done, its servers had to stop.
+        Servers exit when their workers have finished, and other workers may start after that. Or the node was away: its
+        workers had finished, and its servers had to stop.
         """
         starts = any(has_workers(place) and place.since == self.rev for place in self.places)
         for at, place in enumerate(self.places):
@@ -208,10 +211,10 @@ class RevisionBuilder:
             again = self._servers_of(place) if starts or not has_servers(place) else None
             if again is not None:
                 self.places[at] = again
-                self.told.again.append(again)
+                self.changes.again.append(again)
 
     def _servers_of(self, place: TaskMember) -> TaskMember | None:
-        """A new start of the servers that a node has, or can have; its workers are done."""
+        """Return a new start of the servers that a node has or can have; its workers have finished."""
         stored = self.s.view.members.get(place.node)
         if stored is None or not has_workers(place):
             return msgspec.structs.replace(place, since=self.rev) if stored is not None else None
@@ -225,7 +228,7 @@ class RevisionBuilder:
         return TaskMember(place.node, place.host, member.masters, ports, tasks, self.rev)
 
     def decision(self) -> Decision:
-        """Put the revision together, and say what came out of it."""
+        """Build the revision, and return the decision."""
         self.departures()
         if self.fatal:
             return failed_by(self.s, self.cluster_spec.g, self.fatal, self.cause)
@@ -236,8 +239,8 @@ class RevisionBuilder:
         return self._wait() if members == self.cluster_spec.members else self._publish(members)
 
     def _publish(self, members: tuple[TaskMember, ...]) -> FormGeneration:
-        """The next revision, with what must hold for it and what it makes needless."""
-        summary = self.told
+        """Publish the next revision, with its conditions and the outcomes that it makes obsolete."""
+        summary = self.changes
         code, why, reason = summary.summary()
         planned = bool(summary.joined or summary.draining or summary.surplus)
         old = self.cluster_spec.members if planned else ()
@@ -270,16 +273,16 @@ class RevisionBuilder:
         )
 
     def _outdated_outcomes(self, members: Collection[TaskMember]) -> tuple[str, ...]:
-        """Nodes whose recorded outcome is of a start that is over. The outcome of a start that goes on still counts."""
+        """The nodes whose recorded outcome belongs to a start that is over; outcomes of other starts still count."""
         starts = {member.node: member.since for member in members}
         said = {node for g, node in self.s.view.outcomes if g == self.cluster_spec.g}
         over = [member.node for member in self.cluster_spec.members if starts.get(member.node) != member.since]
         inside = {member.node for member in (*members, *self.cluster_spec.members)}
-        # Said late, or did not fit into the revision that took the node out.
+        # Recorded late, or beyond the limit of the revision that removed the node.
         return (*(node for node in over if node in said), *sorted(said - inside))
 
     def _wait(self) -> WaitDecision:
-        """Why nothing is to be revised now."""
+        """Wait, with the reason why there is nothing to revise now."""
         code, text = next(found for rule in WAITS if (found := rule(self)) is not None)
         return self.s.wait(code, text, *self.until)
 
@@ -290,7 +293,7 @@ def _pausing(it: RevisionBuilder) -> tuple[Reason, str] | None:
 
 def _server_lost(it: RevisionBuilder) -> tuple[Reason, str] | None:
     away = [place for place in it.places if place.leaving and has_servers(place) and not is_present(it.s, place.node)]
-    text = f"{away[0].node} ({tasks_in_words(away[0])}) was lost; its seats are free in a moment" if away else ""
+    text = f"{away[0].node} ({tasks_in_words(away[0])}) was lost; its tasks are free in a moment" if away else ""
     return (Reason.VACANT, text) if away else None
 
 
@@ -317,12 +320,12 @@ def _training(it: RevisionBuilder) -> tuple[Reason, str]:
 WAITS: Final[Sequence[Callable[[RevisionBuilder], tuple[Reason, str] | None]]] = (
     _pausing, _server_lost, _server_missing, _finishing, _no_worker, _training,
 )  # fmt: skip
-"""Why a cluster spec is left as it is, the most telling reason first."""
+"""The reasons to leave a cluster spec unchanged, the most informative one first."""
 
 
 @dataclass
 class RevisionSummary:
-    """What happens in a revision, for its reason."""
+    """The changes of a revision, for its reason."""
 
     lost: list[TaskMember] = field(default_factory=list)
     freed: list[TaskMember] = field(default_factory=list)
@@ -336,26 +339,26 @@ class RevisionSummary:
     notes: list[str] = field(default_factory=list)
 
     def reason(self, text: str) -> None:
-        """Note once why somebody drains, if that was said."""
+        """Add the reason of a drain once, if there is one."""
         if text and text not in self.notes:
             self.notes.append(text)
 
     def summary(self) -> tuple[Reason, ChangeReason, str]:
-        """The weightiest change gives the kind; the sentence names all."""
+        """Return the most important kind of change, and a sentence that lists all changes."""
         changes = [
             (self.failed, Reason.FAILED, ChangeReason.FAILURE, "failed and starts again"),
-            (self.lost, Reason.LOST, ChangeReason.LOSS, "was lost"),
+            (self.lost, Reason.LOST, ChangeReason.NODE_LOST, "was lost"),
             (self.stopped, Reason.STOPPED, ChangeReason.STOPPED, "had to stop and starts again"),
             (self.draining, Reason.DRAINED, ChangeReason.DRAIN, "drains"),
-            (self.surplus, Reason.SHRUNK, ChangeReason.SHRINK, "is not needed any more"),
-            (self.freed, Reason.LOST, ChangeReason.LOSS, "is gone and its seats are free"),
+            (self.surplus, Reason.SCALED_DOWN, ChangeReason.SCALE_DOWN, "is not needed any more"),
+            (self.freed, Reason.LOST, ChangeReason.NODE_LOST, "is gone and its tasks are free"),
             (self.left, Reason.DRAINED, ChangeReason.DRAIN, "has left"),
-            (self.joined, Reason.GROWN, ChangeReason.GROWTH, "joins"),
+            (self.joined, Reason.SCALED_UP, ChangeReason.SCALE_UP, "joins"),
             (self.again, Reason.STOPPED, ChangeReason.STOPPED, "had ended and starts again"),
         ]
         parts = [f"{place.node} ({tasks_in_words(place)}) {verb}" for places, _, _, verb in changes for place in places]
         code, why = next(
-            ((code, why) for places, code, why, _ in changes if places), (Reason.GROWN, ChangeReason.GROWTH)
+            ((code, why) for places, code, why, _ in changes if places), (Reason.SCALED_UP, ChangeReason.SCALE_UP)
         )
         notes = f" ({'; '.join(self.notes)})" if self.notes else ""
-        return code, why, (", ".join(parts) or "the members are put in their order") + notes
+        return code, why, (", ".join(parts) or "the members are sorted by their tasks") + notes

@@ -1,13 +1,13 @@
-"""Which node gets which tasks of a parameter-server job (pure).
+"""The assignment of tasks to nodes in a parameter-server job (pure).
 
-There are three layouts, as the command line says them (`elastic.core.ps.model.PsLayout`):
+There are three layouts, depending on the command line (`elastic.core.ps.model.PsLayout`):
 
 - one machine: the first node has every task;
-- fixed lists: a host has the tasks that name it;
-- apart: servers sit on the hosts that `--servers` names, or one on each of the first nodes; every other node brings
-  workers, as many as np allows.
+- fixed lists: a host has the tasks that are listed with it;
+- separate: servers run on the hosts of `--servers`, or one on each of the first nodes; every other node runs workers,
+  up to np's maximum of nodes.
 
-A task is given to a second node only when the first has left the cluster spec.
+A task is assigned to a second node only when the first has left the cluster spec.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from elastic.core.model import Member
 from elastic.core.ps.model import PsLayout, Role, Task, TaskMember
 
 ORDER = {Role.SERVER: 0, Role.HETER: 1, Role.WORKER: 2}
-"""The order of a node's tasks, and so of its ports."""
+"""The order of a node's tasks, and therefore of its ports."""
 
 Candidate = tuple[str, Member]
 
 
 def host_of(endpoint: str) -> str:
-    """The host of `host:port`, `[v6]:port`, or a host alone."""
+    """Return the host of `host:port`, of `[v6]:port`, or of a host alone."""
     if endpoint.startswith("["):
         return endpoint[1:].partition("]")[0]
     host, colon, _ = endpoint.rpartition(":")
@@ -32,12 +32,12 @@ def host_of(endpoint: str) -> str:
 
 
 def one_machine(roles: PsLayout) -> bool:
-    """Tell whether one node has every task."""
+    """Return whether one node has every task."""
     return not roles.separate and not roles.workers
 
 
 def fixed_tasks(roles: PsLayout, host: str) -> tuple[Task, ...]:
-    """The tasks that belong to a host whatever other nodes are there, in the order of its ports."""
+    """The tasks that belong to a host regardless of other nodes, in the order of its ports."""
     if one_machine(roles):
         counts = ((Role.SERVER, roles.server_num), (Role.HETER, roles.heter_num), (Role.WORKER, roles.worker_num))
         return tuple(Task(role, index) for role, count in counts for index in range(count))
@@ -51,40 +51,40 @@ def fixed_tasks(roles: PsLayout, host: str) -> tuple[Task, ...]:
 
 
 def servers_wanted(roles: PsLayout) -> int:
-    """How many servers the job has."""
+    """The number of servers of the job."""
     return len(roles.servers) or roles.server_num
 
 
 def has_workers(place: TaskMember) -> bool:
-    """Tell whether a node has workers, of either kind."""
+    """Return whether a node has workers, of either kind."""
     return any(task.role is not Role.SERVER for task in place.tasks)
 
 
 def has_servers(place: TaskMember) -> bool:
-    """Tell whether a node has servers."""
+    """Return whether a node has servers."""
     return any(task.role is Role.SERVER for task in place.tasks)
 
 
 def without_servers(place: TaskMember) -> TaskMember:
-    """The place with its workers alone."""
+    """Return the member with its workers only."""
     kept = [at for at, task in enumerate(place.tasks) if task.role is not Role.SERVER]
     ports, tasks = tuple(place.ports[at] for at in kept), tuple(place.tasks[at] for at in kept)
     return TaskMember(place.node, place.host, place.masters, ports, tasks, place.since, place.leaving)
 
 
 def vacant_servers(roles: PsLayout, places: Iterable[TaskMember]) -> list[int]:
-    """The indexes of the servers that nobody has."""
+    """The indexes of the servers that no node has."""
     taken = {task.index for place in places for task in place.tasks if task.role is Role.SERVER}
     return [index for index in range(servers_wanted(roles)) if index not in taken]
 
 
 def in_order(places: Iterable[TaskMember]) -> tuple[TaskMember, ...]:
-    """Places by their first task: servers first, so that server 0 is on M_id 0."""
+    """Sort members by their first task, servers first, so that server 0 is on M_id 0."""
     return tuple(sorted(places, key=_order))
 
 
 def _order(place: TaskMember) -> tuple[int, int, str]:
-    """The first task; a place without any, which only a damaged document has, comes last."""
+    """Sort by the first task; a member without tasks, which only a damaged document has, comes last."""
     first = place.tasks[0] if place.tasks else None
     return (ORDER[first.role], first.index, place.node) if first is not None else (len(ORDER), 0, place.node)
 
@@ -92,11 +92,11 @@ def _order(place: TaskMember) -> tuple[int, int, str]:
 def assign(
     roles: PsLayout, places: Sequence[TaskMember], candidates: Iterable[Candidate], worker_nodes: int, rev: int
 ) -> list[TaskMember]:
-    """Give tasks to candidates, the oldest first, next to `places`; the new places alone.
+    """Assign the tasks that `places` do not have to candidates, oldest first; return the new members.
 
-    At most `worker_nodes` nodes have workers in all where np counts them (`separate`), and their indexes stay below
-    what so many nodes have: while a leaving node keeps its tasks, a joining node waits for them, so that no gap
-    remains. A candidate gets no more tasks than it brings ports.
+    If np counts nodes with workers (`separate`), at most `worker_nodes` nodes have workers, and the indexes of workers
+    stay below the number of tasks of that many nodes: while a leaving node keeps its tasks, a joining node waits for
+    them, so that no gap remains. A candidate gets at most as many tasks as it has ports.
     """
     given: list[TaskMember] = []
     taken = {task for place in places for task in place.tasks}
@@ -116,7 +116,7 @@ def assign(
 
 
 class _VacantTasks:
-    """The tasks that no node has. `taken` grows as they are given; an index once found taken is not looked at again."""
+    """The tasks that no node has. `taken` grows as tasks are assigned; an index that was taken is not checked again."""
 
     def __init__(self, roles: PsLayout, taken: set[Task], worker_nodes: int) -> None:
         self._roles, self._taken = roles, taken
@@ -125,7 +125,7 @@ class _VacantTasks:
         self._end = {role: wanted * worker_nodes for role, wanted in self._wanted.items()}
 
     def offer(self, host: str, *, room: bool) -> list[tuple[Task, int]]:
-        """The free tasks for a node of this host, each with the place of its port among those that the node holds."""
+        """The free tasks for a node on this host, each with the index of its port among the node's ports."""
         roles = self._roles
         own = fixed_tasks(roles, host)
         if not roles.separate or own:

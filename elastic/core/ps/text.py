@@ -1,4 +1,4 @@
-"""Tasks of a parameter-server job in the words of people (pure)."""
+"""Texts about the tasks of a parameter-server job (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elastic.core.text import spans
 
 
 def tasks_in_words(place: TaskMember) -> str:
-    """The tasks of a node: "server 0, workers 2-3"."""
+    """Format the tasks of a node: "server 0, workers 2-3"."""
     parts = []
     for role in dict.fromkeys(task.role for task in place.tasks):
         indexes = [task.index for task in place.tasks if task.role is role]
@@ -21,7 +21,7 @@ def tasks_in_words(place: TaskMember) -> str:
 
 
 def in_words(roles: PsLayout, places: Sequence[TaskMember]) -> str:
-    """How many servers and workers there are."""
+    """Format the numbers of assigned servers and workers: "2 servers and 4 workers"."""
     workers = sum(task.role is Role.WORKER for place in places for task in place.tasks)
     heters = sum(task.role is Role.HETER for place in places for task in place.tasks)
     servers = servers_wanted(roles) - len(vacant_servers(roles, places))
@@ -32,7 +32,7 @@ def in_words(roles: PsLayout, places: Sequence[TaskMember]) -> str:
 
 
 def servers_in_words(roles: PsLayout, vacant: list[int]) -> str:
-    """Servers that are missing, and where they belong."""
+    """Format the missing servers, and the hosts or nodes that they need."""
     if not roles.servers:
         which = f"{'server' if len(vacant) == 1 else 'servers'} {spans(vacant)}"
         return f"{counted(len(vacant), 'node')} to serve ({which})"

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate in a world that may change at any time, with the same numbers as in one that does not.
+"""Hugging Face Accelerate at a world size that may change at any time, with the numbers of a run that never changes.
 
 ::
 
@@ -14,15 +14,15 @@
                 scheduler.step()
                 optimizer.zero_grad()
 
-It builds on what Accelerate documents: the methods of `accelerate.Accelerator`, which a subclass overrides
+It uses the documented interfaces of Accelerate: the methods of `accelerate.Accelerator`, which a subclass overrides
 (`prepare`, `prepare_data_loader`, `prepare_model`, `prepare_optimizer`, `prepare_scheduler`,
 `register_for_checkpointing`, `accumulate`, `backward`, `clip_grad_norm_`, `clip_grad_value_`, `unscale_gradients`,
 `gather_for_metrics`, `skip_first_batches`, `save_state`, `load_state`, `free_memory`, `end_training`), its settable
 `sync_gradients`, `accelerate.data_loader.DataLoaderStateMixin` for loaders, `accelerate.scheduler.AcceleratedScheduler`
-and torch's `register_step_post_hook` of an optimizer. One private name is used: `Accelerator._schedulers`, in which
-`save_state` looks for the schedulers. `tests/process/integrations/test_accelerate.py` runs all of it.
+and torch's `register_step_post_hook` of an optimizer. It uses one private name: `Accelerator._schedulers`, from
+which `save_state` takes the schedulers. `tests/process/integrations/test_accelerate.py` tests all of it.
 
-Tested: accelerate 1.15.0 with torch 2.13 on the CPU. Guide: docs/accelerate.md.
+Tested: accelerate 1.15.0 with torch 2.13 on the CPU. Guide: docs/guides/accelerate.md.
 """
 
 from __future__ import annotations

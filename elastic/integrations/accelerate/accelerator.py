@@ -1,4 +1,4 @@
-"""An Accelerator whose training continues in another world with the same numbers: `ElasticAccelerator`."""
+"""`ElasticAccelerator`: an Accelerator whose training resumes at another world size with the same numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from elastic.train.state import State
 
 
 class ElasticAccelerator(Accelerator):
-    """Accelerate's Accelerator for a world that may change: the same steps, the same numbers, no sample twice.
+    """Accelerate's Accelerator for a changing world size: the same steps, the same numbers, no sample twice.
 
     ::
 
@@ -43,22 +43,24 @@ class ElasticAccelerator(Accelerator):
                     optimizer.step()
                     optimizer.zero_grad()
 
-    Of the loaders that are prepared, the training loader is the one that shuffles; if none does, the first one that is
-    prepared together with an optimizer. A step has the same samples in every world, in as many batches as a process
-    needs for its share. It is committed when the loop asks for the next batch. All other loaders stay Accelerate's own.
+    The training loader is the prepared loader that shuffles; if none does, the first one that is prepared together with
+    an optimizer. A step has the same samples at any world size, in as many batches as a process needs for its share. It
+    is committed when the loop requests the next batch. All other loaders are those of Accelerate.
 
-    What is prepared or registered for checkpointing, and the place in the data, is restored when `epochs` begins.
+    `epochs` restores the prepared and registered objects and the position in the data at its start.
 
     Args:
-        total_batch_size: The samples of one step over all processes. Without it `batch_size *
-            gradient_accumulation_steps` times the processes of the first world, which later worlds remember.
-        checkpoint_every: Save to disk at each multiple of these steps; None: only when a planned change asks for it.
-        memory_every: Copy to the memory of every node at each multiple of these steps; None: never.
-        cpu: As Accelerate's. Without a GPU the processes train together on the CPU anyway.
-        **options: Accelerate's own.
+        total_batch_size: The number of samples of one step over all processes. Default: `batch_size *
+            gradient_accumulation_steps` times the world size of the first generation, which later generations keep.
+        checkpoint_every: Save a checkpoint to disk at each multiple of this number of steps; None: only for a planned
+            stop.
+        memory_every: Save a checkpoint to the memory of every node at each multiple of this number of steps; None:
+            never.
+        cpu: As in Accelerate. Without a GPU the processes train together on the CPU anyway.
+        **options: The other options of Accelerate.
 
     Raises:
-        ConfigError: An option cannot be exact in every world; the line says what to use.
+        ConfigError: An option cannot be exact at every world size. The message says what to use instead.
     """
 
     def __init__(
@@ -82,16 +84,16 @@ class ElasticAccelerator(Accelerator):
         with reporting_config_errors():
             exactness.check_options(self, place.world_size)
         self._source: exactness.Loader | None = None
-        """The loader for training, as the script has made it."""
+        """The training loader that the script created."""
         self._training = Training(self, total_batch_size)
         self._step = TrainingStep(self, self._training, checkpoint_every=checkpoint_every, memory_every=memory_every)
         self._states = SavedStates(self, self._training, self._step)
         self._tracked: trackers.TrackedRun | None = None
 
-    # What is prepared.
+    # Preparation.
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
-        """Prepare as Accelerate does, and make the training loader exact."""
+        """Prepare as Accelerate does, with an exact training loader."""
         with reporting_config_errors():
             found = exactness.training_loader_of(args, known=self._training.has_data)
         if found is not None:  # Its truth value is its length, which not every loader has.
@@ -101,7 +103,7 @@ class ElasticAccelerator(Accelerator):
     def prepare_data_loader(
         self, data_loader: Any, device_placement: bool | None = None, slice_fn_for_dispatch: Any = None
     ) -> Any:
-        """Make an exact loader of the training loader; any other becomes Accelerate's own."""
+        """Return an exact loader for the training loader, and Accelerate's loader for any other."""
         if isinstance(data_loader, TrainingLoader):
             return data_loader
         with reporting_config_errors():
@@ -126,12 +128,12 @@ class ElasticAccelerator(Accelerator):
     def prepare_model(
         self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False, **options: Any
     ) -> Any:
-        """Prepare as Accelerate does, and keep the model; one in evaluation mode does not change and is not kept."""
+        """Prepare as Accelerate does, and save the model, unless it is in evaluation mode and never changes."""
         prepared = super().prepare_model(model, device_placement, evaluation_mode, **options)
         return prepared if evaluation_mode else self._kept("model", prepared)
 
     def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> Any:
-        """Prepare as Accelerate does, and keep the optimizer."""
+        """Prepare as Accelerate does, and save the optimizer."""
         prepared = super().prepare_optimizer(optimizer, device_placement)
         if prepared is not optimizer:
             prepared.optimizer.register_step_post_hook(lambda *_: self._step.optimizer_stepped())
@@ -139,7 +141,7 @@ class ElasticAccelerator(Accelerator):
         return prepared
 
     def prepare_scheduler(self, scheduler: Any) -> Any:
-        """Prepare as Accelerate does, with as many steps in every world as in the first one, and keep the scheduler."""
+        """Prepare as Accelerate does, with the same number of steps at every world size, and save the scheduler."""
         prepared = super().prepare_scheduler(scheduler)
         if isinstance(prepared, ElasticScheduler):
             return prepared
@@ -148,13 +150,13 @@ class ElasticAccelerator(Accelerator):
         return self._kept("scheduler", exact)
 
     def register_for_checkpointing(self, *objects: Any) -> None:
-        """Keep further objects that have `state_dict` and `load_state_dict`. Call it before `epochs`."""
+        """Save further objects with `state_dict` and `load_state_dict`. Call it before `epochs`."""
         super().register_for_checkpointing(*objects)
         for thing in objects:
             self._kept("registered", thing)
 
     def free_memory(self, *objects: Any) -> Any:
-        """Forget what was prepared, as Accelerate does. Raises `ConfigError` once a step was committed."""
+        """Release the prepared objects, as Accelerate does. Raises `ConfigError` after the first commit."""
         with reporting_config_errors():
             self._training.forget()
         self._source = None
@@ -164,7 +166,7 @@ class ElasticAccelerator(Accelerator):
 
     @property
     def elastic(self) -> State:
-        """The `elastic.State` of this training: its `step` and `epoch`, and plain values of your own.
+        """The `elastic.State` of this training: its `step` and `epoch`, and your plain values.
 
         Raises `ConfigError` before `epochs` or `restore`.
         """
@@ -172,12 +174,12 @@ class ElasticAccelerator(Accelerator):
             return self._training.state
 
     def restore(self) -> bool:
-        """Resume from the newest step of this job, of whatever world. A collective; `epochs` calls it.
+        """Resume from the newest step of this job, whatever its world size. A collective; `epochs` calls it.
 
-        Call it yourself where the script needs what is restored before its loop. A second call does nothing.
+        Call it yourself if the script needs the restored values before its loop. A second call does nothing.
 
         Returns:
-            False if there was nothing, and training begins.
+            False if there was nothing to resume from, and training starts from scratch.
         """
         with reporting_config_errors():
             restored = self._training.restore()
@@ -186,7 +188,7 @@ class ElasticAccelerator(Accelerator):
         return restored
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Loop over the epochs that remain; one that was interrupted is entered again, for what is left of it.
+        """Loop over the remaining epochs. An interrupted epoch is entered again, for its remaining batches.
 
         Args:
             total: The number of epochs of the whole training.
@@ -201,21 +203,21 @@ class ElasticAccelerator(Accelerator):
                 self.commit()
 
     def commit(self, loss: Any = None) -> None:
-        """Commit the step that is done. The training loader does it when the loop asks for the next batch.
+        """Commit the finished step. The training loader does so when the loop requests the next batch.
 
-        Call it where `break` leaves the loop over the batches and that over `epochs`, or to commit before something
-        long. In the middle of a step, and a second time, it does nothing.
+        Call it if `break` leaves both the loop over the batches and the one over `epochs`, or to commit before a long
+        operation. In the middle of a step, or if the step is already committed, it does nothing.
 
         Args:
-            loss: For the line of progress; without it the last loss that `backward` got.
+            loss: The training loss for the progress display; by default the last one passed to `backward`.
 
         Raises:
-            SystemExit: A planned change: the step is saved, and this world ends.
+            SystemExit: A planned stop: the step is saved, and the process exits with code 143.
         """
         self._step.commit(loss)
 
     def end_training(self) -> None:
-        """Commit and save the last step, then end as Accelerate does."""
+        """Commit and save the last step, and end as Accelerate does."""
         if self._training.restored:
             self.commit()
             self.elastic.finish()
@@ -223,7 +225,7 @@ class ElasticAccelerator(Accelerator):
 
     @contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:
-        """Around a batch: gradients are exchanged, and optimizers step, only with the last batch of a step."""
+        """Return a context manager for a batch: only the last one exchanges gradients and steps the optimizers."""
         if not self._step.running:
             with super().accumulate(*models):
                 yield
@@ -238,39 +240,39 @@ class ElasticAccelerator(Accelerator):
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """Add to the gradient of the mean over the whole step. `loss` is the mean over the samples of the batch.
 
-        Raises `ConfigError` if the batch is not the training loader's.
+        Raises `ConfigError` if the batch does not come from the training loader.
         """
         factor = self._step.weigh(loss) * self.gradient_accumulation_steps
         super().backward(loss if factor == 1 else loss * factor, **kwargs)
 
     def unscale_gradients(self, optimizer: Any = None) -> None:
-        """As Accelerate's; in the middle of a step nothing, since the gradient is not complete."""
+        """Unscale as Accelerate does; in the middle of a step do nothing, because the gradient is not complete."""
         if not self._step.is_incomplete:
             super().unscale_gradients(optimizer)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
-        """As Accelerate's; in the middle of a step nothing is clipped, and it returns the norm so far."""
+        """Clip as Accelerate does; in the middle of a step only return the norm so far."""
         if not self._step.is_incomplete:
             return super().clip_grad_norm_(parameters, max_norm, norm_type)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return torch.nn.utils.get_total_norm(gradients, norm_type)
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
-        """As Accelerate's; in the middle of a step nothing is clipped."""
+        """Clip as Accelerate does; in the middle of a step do nothing."""
         if not self._step.is_incomplete:
             super().clip_grad_value_(parameters, clip_value)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As Accelerate's, also for training batches, whose sizes may differ by one: without padding."""
+        """Gather as Accelerate does, and without padding for training batches, whose sizes may differ by one."""
         if not self._step.running:
             return super().gather_for_metrics(input_data, use_gather_object)
         samples = self._training.data.sampler.samples
         return gather_samples(self, input_data, samples, as_objects=use_gather_object)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """As Accelerate's; the training loader itself where its place was restored, which skips what is used.
+        """Skip batches as Accelerate does; a restored training loader is returned unchanged and resumes at its place.
 
-        Raises `ConfigError` for a training loader that begins at its start.
+        Raises `ConfigError` for a training loader whose place was not restored.
         """
         if dataloader is not self._training.loader:
             return super().skip_first_batches(dataloader, num_batches)
@@ -287,7 +289,7 @@ class ElasticAccelerator(Accelerator):
     def init_trackers(
         self, project_name: str, config: dict[str, Any] | None = None, init_kwargs: dict[str, Any] | None = None
     ) -> None:
-        """As Accelerate's; W&B, MLflow and TensorBoard continue the run of earlier generations."""
+        """Start trackers as Accelerate does; W&B, MLflow and TensorBoard continue the run of earlier generations."""
         tracked = trackers.prepare(self.elastic.step if self._training.restored else None)
         if "mlflow" in [str(getattr(name, "value", name)) for name in self.log_with]:
             tracked.find_mlflow_run()
@@ -295,12 +297,12 @@ class ElasticAccelerator(Accelerator):
         tracked.attach(self.trackers)
         self._tracked = tracked
 
-    # Checkpoints of Accelerate's own form.
+    # Checkpoints in Accelerate's format.
 
     def save_state(
         self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **options: Any
     ) -> Path:
-        """Save as Accelerate does, and the place in the data: the folder is whole or not there. A collective."""
+        """Save as Accelerate does, with the place in the data; the folder is complete or absent. A collective."""
         with reporting_config_errors():
             return self._states.save(
                 output_dir,
@@ -308,10 +310,10 @@ class ElasticAccelerator(Accelerator):
             )
 
     def load_state(self, input_dir: str | os.PathLike[str] | None = None, *args: Any, **options: Any) -> None:
-        """Load as Accelerate does, and the place in the data.
+        """Load as Accelerate does, with the place in the data.
 
-        Before the first batch of a process it does nothing if this job has saved a step already: the script that was
-        started again continues from there.
+        Before the first batch of a process it does nothing if this job has already saved a step: the restarted script
+        continues from that step.
         """
         with reporting_config_errors():
             self._states.load(

@@ -1,6 +1,6 @@
-"""Which loader is the one for training, and what of it and of Accelerate's options cannot be exact in every world.
+"""Finds the training loader, and refuses loaders and options that cannot be exact at every world size.
 
-Each refusal is one `ConfigError` that says what to use instead.
+Each refusal is a `ConfigError` that says what to use instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARDED: Final = {
     "torch_tp_plugin": ("tensor parallelism", "ACCELERATE_USE_PARALLELISM_CONFIG"),
     "parallelism_config": ("a parallelism_config", "ACCELERATE_USE_PARALLELISM_CONFIG"),
 }
-"""Options, and the variables of `accelerate launch`, of what keeps its state in a way of its own."""
+"""Options of plugins that keep their state in their own format, with their variables of `accelerate launch`."""
 
 
 def check_plugins(options: Mapping[str, Any], environ: Mapping[str, str]) -> None:
@@ -38,14 +38,14 @@ def check_plugins(options: Mapping[str, Any], environ: Mapping[str, str]) -> Non
         if options.get(option) is not None or environ.get(variable, "").lower() == "true":
             raise ConfigError(
                 f"ElasticAccelerator: {name} is not supported; use DDP, which is the default, or write the loop with "
-                "elastic.State and torch's fully_shard (docs/training.md)"
+                "elastic.State and torch's fully_shard (docs/guides/training.md)"
             )
 
 
 def check_options(accelerator: Accelerator, processes: int) -> None:
-    """Raise `ConfigError` for an Accelerator whose training cannot continue in another world.
+    """Raise `ConfigError` for an Accelerator whose training cannot continue at another world size.
 
-    `processes` is the number of workers that the launcher has started.
+    `processes` is the number of workers that the launcher started.
     """
     if DistributedType(accelerator.distributed_type) is DistributedType.XLA:
         raise ConfigError("ElasticAccelerator: XLA is not supported; use GPUs or CPUs")
@@ -84,17 +84,17 @@ def training_loader_of(things: Iterable[Any], *, known: bool) -> Loader | None:
 
 
 def check_loader(loader: Loader, accelerator: Accelerator) -> None:
-    """Raise `ConfigError` if the training loader has no place that another world could resume at."""
+    """Raise `ConfigError` if training cannot resume in the middle of this loader at another world size."""
     if problem := _problem(loader, accelerator):
         raise ConfigError(f"ElasticAccelerator: the training loader {problem}")
 
 
 @contextmanager
 def whole_batches_if_uneven(loader: Loader, accelerator: Accelerator) -> Iterator[None]:
-    """Within this an evaluation loader can be prepared in every world, with `split_batches` too.
+    """Return a context in which an evaluation loader can be prepared at every world size, even with `split_batches`.
 
-    Accelerate refuses a batch that the processes cannot split evenly, which would end a job in its next world. Each
-    process takes whole batches then; what `gather_for_metrics` returns is the same.
+    Accelerate refuses a batch that the processes cannot split evenly, which would end a job when its world size
+    changes. In that case each process takes whole batches; `gather_for_metrics` returns the same values.
     """
     configuration = accelerator.dataloader_config
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
@@ -113,7 +113,7 @@ def _problem(loader: Loader, accelerator: Accelerator) -> str:
     if isinstance(loader.dataset, IterableDataset):
         return (
             "reads an IterableDataset, which has no place to resume at; use a dataset with __len__ and __getitem__, "
-            "or write the loop with elastic.State and elastic.ElasticStream (docs/training.md)"
+            "or write the loop with elastic.State and elastic.ElasticStream (docs/guides/training.md)"
         )
     if accelerator.dispatch_batches:
         return "cannot dispatch_batches: each process reads its own share; leave dispatch_batches out"
@@ -147,7 +147,7 @@ def _problem_of_batch(sampler: ElasticSampler) -> str:
 
 
 def _reorders(loader: Loader) -> bool:
-    """Whether it does not read its dataset from front to back."""
+    """Whether a loader reads its dataset in an order other than front to back."""
     if isinstance(loader.dataset, IterableDataset):
         return False
     return loader.batch_size is None or not isinstance(loader.sampler, SequentialSampler)

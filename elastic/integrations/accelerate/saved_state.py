@@ -1,4 +1,4 @@
-"""`save_state` and `load_state`: Accelerate's files in folders that are whole or absent, with the place in the data."""
+"""`save_state` and `load_state`: Accelerate's files in complete folders, with the place in the data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from elastic.train.state import set_step
 from elastic.train.statedict import rng
 
 PLACE: Final = "elastic_place.bin"
-"""The file with the place in the data, in the folder of a saved state."""
+"""The file in the folder of a saved state that holds the place in the data."""
 NUMBERED: Final = re.compile(r"checkpoint_(\d+)")
 
 
 class SavedStates:
-    """The folders that the states of one training are saved in, and loaded from."""
+    """Saves and loads the states of one training, each in its folder."""
 
     def __init__(self, accelerator: Accelerator, training: Training, step: TrainingStep) -> None:
         self.loaded = False
@@ -41,8 +41,8 @@ class SavedStates:
         """Let Accelerate write a state, and publish it. A collective.
 
         Raises:
-            CheckpointError: It could not be written; on all ranks. What was there before stays.
-            ConfigError: No folder is given, or it has a state of another job.
+            CheckpointError: The state could not be written; raised on all ranks. An earlier state stays intact.
+            ConfigError: No folder is set, or it holds a state of another job.
         """
         self._training.restore()
         accelerator, data, state = self._accelerator, self._training.data, self._training.state
@@ -71,7 +71,7 @@ class SavedStates:
     def load(self, input_dir: str | os.PathLike[str] | None, read: Callable[[str], Any]) -> None:
         """Let Accelerate read a state, and resume at its place in the data; see `ElasticAccelerator.load_state`.
 
-        Raises `ConfigError` if no folder is given, or it is of other data.
+        Raises `ConfigError` if no folder is set, or its state was saved with other data.
         """
         if self._training.restore() and not self._step.begun:
             self._say(

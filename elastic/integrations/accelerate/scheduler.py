@@ -1,4 +1,4 @@
-"""Schedulers that take the same number of steps in every world."""
+"""Schedulers that take the same number of steps at every world size."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from elastic.integrations.accelerate.training_data import TrainingData
 from elastic.script.error_report import reporting_config_errors
 
 CREDIT: Final = "elastic_credit"
-"""The key of a scheduler's state for the samples that have not yet made a step of it."""
+"""The key, in a scheduler's state, of the samples counted towards its next step."""
 
 
 class ElasticScheduler(AcceleratedScheduler):
-    """Accelerate's wrapper of a scheduler, for a step that is the same in every world.
+    """Accelerate's wrapper of a scheduler, for steps that are the same at every world size.
 
     Accelerate steps a scheduler once per process at each optimizer step, since a script computes its length from the
-    batches that a single process would take. Here it is once per `batch_size * gradient_accumulation_steps` samples of
-    the step: as often as in the world in which the job began.
+    batches that a single process would take. This class steps it once per `batch_size * gradient_accumulation_steps`
+    samples of the step: as often as in the first generation of the job.
 
     Args:
-        wrapped: What Accelerate has made of the scheduler.
-        data: Returns the training data; None while no training loader is prepared.
+        wrapped: The scheduler that Accelerate prepared.
+        data: Returns the training data; None until a training loader is prepared.
     """
 
     def __init__(self, wrapped: AcceleratedScheduler, data: Callable[[], TrainingData | None]) -> None:
@@ -36,7 +36,7 @@ class ElasticScheduler(AcceleratedScheduler):
         self._credit = 0
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Step the scheduler after an optimizer step, as often as its samples count; nothing in the middle of one."""
+        """Step the scheduler after an optimizer step, once per nominal batch; in the middle of a step do nothing."""
         data = self._data()
         if data is None:
             super().step(*args, **kwargs)
@@ -53,17 +53,17 @@ class ElasticScheduler(AcceleratedScheduler):
                 self.scheduler.step(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
-        """The scheduler's own, and the samples that have not yet made a step of it."""
+        """Return the scheduler's own state and the samples counted towards its next step."""
         state: dict[str, Any] = self.scheduler.state_dict()
         return {**state, CREDIT: self._credit} if self._credit else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load that of this class, or of the scheduler alone."""
+        """Load a state of this class, or one of the wrapped scheduler alone."""
         self._credit = int(state_dict.get(CREDIT, 0))
         self.scheduler.load_state_dict({name: value for name, value in state_dict.items() if name != CREDIT})
 
     def _is_over(self) -> bool:
-        """Whether a OneCycleLR has made all its steps: it raises at one more."""
+        """Whether a OneCycleLR has made all its steps; another one would raise an error."""
         return bool(self.scheduler.last_epoch >= getattr(self.scheduler, "total_steps", math.inf))
 
     def _step_alone(self, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What one training consists of: its parts, its data, and from the restore on its `elastic.State`."""
+"""One training: its parts, its data, and after the restore its `elastic.State`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Training:
     """The parts of a training, which are restored together, once.
 
     Args:
-        accelerator: Where the processes are.
-        total_batch_size: The samples of a step that the user has chosen, or None.
+        accelerator: The accelerator that prepares the parts.
+        total_batch_size: The samples of a step that the user chose, or None.
     """
 
     def __init__(self, accelerator: Accelerator, total_batch_size: int | None) -> None:
@@ -26,7 +26,7 @@ class Training:
         self.loader: Any = None
         """The loader that the training loop reads; None before it is prepared."""
         self.resumed = False
-        """Whether the restore has found something to resume from."""
+        """Whether the restore found a step to resume from."""
         self._accelerator = accelerator
         self._parts: dict[str, list[Any]] = {}
         self._data: TrainingData | None = None
@@ -49,14 +49,14 @@ class Training:
 
     @property
     def state(self) -> State:
-        """Raises `ConfigError` before the restore."""
+        """The state that is committed. Raises `ConfigError` before the restore."""
         if self._state is None:
             raise ConfigError("accelerator.elastic is there after accelerator.restore(), which epochs() calls")
         return self._state
 
     @property
     def steps_committed(self) -> int:
-        """Steps that were committed in all worlds; 0 before the restore."""
+        """The number of steps committed in all generations; 0 before the restore."""
         return 0 if self._state is None else self._state.step
 
     @property
@@ -65,29 +65,29 @@ class Training:
         return self._state is not None
 
     def parts(self, kind: str) -> list[Any]:
-        """What was prepared or registered: of the kind "model", "optimizer", "scheduler" or "registered"."""
+        """Return the prepared or registered objects of a kind: "model", "optimizer", "scheduler" or "registered"."""
         return self._parts.get(kind, [])
 
     def check_schedulers(self) -> None:
-        """Raise `ConfigError` if a scheduler changes the rates of an optimizer, and would not be restored."""
+        """Raise `ConfigError` if a scheduler changes the learning rates of an optimizer but would not be restored."""
         if any(hasattr(thing, "get_last_lr") for things in self._parts.values() for thing in things):
             return
         groups = (group for optimizer in self.parts("optimizer") for group in optimizer.param_groups)
-        if any("initial_lr" in group for group in groups):  # Every scheduler of torch sets it.
+        if any("initial_lr" in group for group in groups):  # Set by every scheduler of torch.
             raise ConfigError(
                 "a scheduler changes the learning rate, and is not prepared: the next world would begin with its first "
                 "rate; give it to accelerator.prepare(), or to accelerator.register_for_checkpointing()"
             )
 
     def keep(self, kind: str, thing: Any) -> None:
-        """Make a thing a part. Raises `ConfigError` after the restore."""
+        """Add an object to the parts. Raises `ConfigError` after the restore."""
         kept = self._parts.setdefault(kind, [])
         if not any(thing is other for other in kept):
             self._require_unrestored(f"a {type(thing).__name__}")
             kept.append(thing)
 
     def read_from(self, loader: Any, data: TrainingData) -> None:
-        """Make this the training loader. Raises `ConfigError` after the restore."""
+        """Set the training loader. Raises `ConfigError` after the restore."""
         self._require_unrestored("the training loader")
         self.loader, self._data = loader, data
 
@@ -114,12 +114,12 @@ class Training:
         return self.resumed
 
     def number_saves(self) -> None:
-        """Continue the numbers of `save_state` of an earlier world."""
+        """Continue the numbering of `save_state` from an earlier generation."""
         if self.data.saves:
             self._accelerator.project_configuration.iteration = self.data.saves
 
     def forget(self) -> None:
-        """Begin again without parts. Raises `ConfigError` once a step was committed."""
+        """Drop all parts. Raises `ConfigError` once a step is committed."""
         if self.steps_committed:
             raise ConfigError(
                 "accelerator.free_memory() after a step: a job has one training; start a job for each "

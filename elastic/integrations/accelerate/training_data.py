@@ -1,4 +1,4 @@
-"""The order of the training data, the size of a step, and the place in them: the same in every world."""
+"""The order of the training data, the size of a step, and the place in the data: the same at every world size."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from elastic.train.data.sampler import ElasticSampler
 
 
 class TrainingData:
-    """A part of an `elastic.State`: what the first world settled about the data, and how much of it is used.
+    """A part of an `elastic.State`: how the first generation splits the data into steps, and how much of it is used.
 
-    A later world takes the samples of a step (`total`) and the seed from here: its own number of processes and its own
-    random seed do not matter.
+    Later generations take the samples of a step (`total`) and the seed from here, not from their number of processes
+    and their random seed.
 
     Args:
-        sampler: The order. Its batch is replaced.
-        per_rank: The most samples that a process takes at once.
+        sampler: The order of the data. Its batch is replaced.
+        per_rank: The largest number of samples that a process takes at once.
         total: The samples of one step over all processes.
-        fixed_total: The user has chosen `total`, which then counts more than what was remembered.
+        fixed_total: The user chose `total`, which then overrides the restored one.
         nominal: The samples for which Accelerate steps a scheduler once: `batch_size` times
             `gradient_accumulation_steps`.
-        drop_last: Leave out the samples at the end of an epoch that make no whole step.
-        own_sampler: The user has made the sampler, with a seed or an order of its own.
+        drop_last: Leave out the samples at the end of an epoch that do not fill a step.
+        own_sampler: The user created the sampler, with its seed or order.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class TrainingData:
         self.sampler = sampler
         self.nominal = nominal
         self.saves = 0
-        """How many checkpoints `save_state` has numbered."""
+        """The number of checkpoints that `save_state` has numbered."""
         self._per_rank = per_rank
         self._fixed_total = fixed_total
         self._drop_last = drop_last
@@ -51,21 +51,21 @@ class TrainingData:
 
     @property
     def steps(self) -> int:
-        """The steps of a whole epoch."""
+        """The number of steps of a whole epoch."""
         whole, rest = divmod(self.sampler.length, self.total)
         return whole + (rest > 0 and not self._drop_last)
 
     @property
     def weight(self) -> float:
-        """What the mean loss of the batch just taken counts; see `ElasticSampler.weight`."""
+        """The weight of the mean loss of the current batch; see `ElasticSampler.weight`."""
         return self.sampler.weight
 
     @property
     def completes_step(self) -> bool:
-        """Whether the batch just taken is the last one of its step."""
+        """Whether the current batch is the last one of its step."""
         return self.sampler.is_last_micro_batch
 
-    # What a State asks of a sampler.
+    # The interface that a State expects of a sampler.
 
     @property
     def seed(self) -> int:
@@ -74,7 +74,7 @@ class TrainingData:
 
     @property
     def consumed(self) -> int:
-        """How many samples of this epoch are used."""
+        """The number of samples of this epoch that were used."""
         return self.sampler.consumed
 
     def set_epoch(self, epoch: int) -> None:
@@ -82,23 +82,23 @@ class TrainingData:
         self.sampler.set_epoch(epoch)
 
     def keep(self) -> None:
-        """The batches taken so far are committed."""
+        """Note that the batches taken so far are committed."""
         self.sampler.keep()
 
     def steps_left(self, epochs: int) -> int | None:
-        """The steps that are left of this number of epochs; None before the first batch."""
+        """Return the number of steps that remain of this many epochs; None before the first batch."""
         return self.sampler.steps_left(epochs)
 
     def at_next_loop(self, call: Callable[[], None]) -> None:
-        """Call this once when the next loop of this epoch begins."""
+        """Set a function that the next loop of this epoch calls once, when it begins."""
         self.sampler.at_next_loop(call)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was settled, and the place as of the batches that the loop has taken."""
+        """Return the size of a step, the seed, and the place after the batches that the loop has taken."""
         return {"total": self.total, "saves": self.saves, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a place, in any world. Raises `ConfigError` if it is a place in other data."""
+        """Resume at a place, at any world size. Raises `ConfigError` if the place belongs to other data."""
         place = state["sampler"]
         if not self._own_sampler and place["shuffle"] and place["seed"] != self.sampler.seed:
             self.sampler = ElasticSampler(self.sampler.length, shuffle=self.sampler.shuffle, seed=place["seed"])

@@ -16,26 +16,26 @@ from elastic.train.data.loader import DataLoader
 
 
 class TrainingLoop(Protocol):
-    """What the loader tells of its batches, and asks."""
+    """What a training loader calls when the loop over it requests batches."""
 
     def begin(self) -> None:
-        """The loop asks for its first batch. Raises `ConfigError` if it may not run now."""
+        """Note that the loop requests its first batch. Raises `ConfigError` if it may not run now."""
 
     def batch_taken(self) -> None:
-        """The loop gets a batch."""
+        """Note that the loop receives a batch."""
 
     def batch_done(self) -> None:
-        """The loop asks for the next batch: it is done with the one before."""
+        """Note that the loop requests the next batch, so it has finished the current one."""
 
     def nominal_batches(self) -> int:
-        """The batches of an epoch in the world in which the job began."""
+        """Return the number of batches of an epoch in the first generation of the job."""
 
 
 class TrainingLoader(torch.utils.data.DataLoader[Any], DataLoaderStateMixin):
-    """A DataLoader that serves each process its share of every step, as many batches as this world needs for it.
+    """A DataLoader that gives each process its share of every step, in as many batches as this world size requires.
 
-    `len(loader)` is the number of optimizer steps of an epoch times `gradient_accumulation_steps`, the same in every
-    world, so that what a script computes from it is the same, too.
+    `len(loader)` is the number of optimizer steps of an epoch times `gradient_accumulation_steps`. It is the same at
+    every world size, and so are the numbers that a script computes from it.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class TrainingLoader(torch.utils.data.DataLoader[Any], DataLoaderStateMixin):
         device: torch.device | None,
         non_blocking: bool,
     ) -> None:
-        """`source` is the user's loader; `data` gives its order; `device` None leaves batches where they are."""
-        # Without `generator`: it draws the seeds of workers, which come from torch's own one here, as a State keeps it.
+        """`source` is the user's loader, `data` determines its order; with `device` None batches are not moved."""
+        # Without `generator`, torch's global generator draws the seeds of workers, and a State saves that one.
         self._options = options_of(source)
         super().__init__(source.dataset, source.batch_size, **self._options)
         self.gradient_state = GradientState()
@@ -78,17 +78,17 @@ class TrainingLoader(torch.utils.data.DataLoader[Any], DataLoaderStateMixin):
         return self._loop.nominal_batches()
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing: `ElasticAccelerator.epochs` tells the order its epoch."""
+        """Do nothing: `ElasticAccelerator.epochs` sets the epoch of the order."""
 
     def _served(self) -> DataLoader[Any]:
-        """The loader behind this one, made after the restore, which may have replaced the sampler."""
+        """The wrapped loader, created after the restore, which may have replaced the sampler."""
         if self._exact is None or self._exact.batch_sampler.sampler is not self._data().sampler:  # type: ignore[union-attr]
             self._exact = DataLoader(self.dataset, sampler=self._data().sampler, **self._options)
         return self._exact
 
 
 def broadcasting_seed(seed: int, broadcast: Callable[[list[int]], Any]) -> int:
-    """The seed of rank 0, in 63 bits: others may have seeds of their own (`set_seed(..., device_specific=True)`)."""
+    """The seed of rank 0, in 63 bits; other ranks may have different seeds (`set_seed(..., device_specific=True)`)."""
     seeds = [seed & ((1 << 63) - 1)]
     broadcast(seeds)
     return seeds[0]

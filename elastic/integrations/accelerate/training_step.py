@@ -1,4 +1,4 @@
-"""The step that a training loop is in: whether it is complete, what a batch counts in it, and its commit."""
+"""The current step of a training loop: whether it is complete, the weight of a batch in it, and its commit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from elastic.script.error_report import reporting_config_errors
 
 
 class TrainingStep:
-    """Follows the loop over the training loader, and says in one line what would make its numbers wrong.
+    """Follows the loop over the training loader, commits its steps, and refuses uses that would make its numbers wrong.
 
     A step is what all processes do between two updates of the parameters. It begins with a batch, ends when the loop
-    asks for the batch after its last one, and is committed then.
+    requests the batch after its last one, and is committed then.
 
     Args:
-        accelerator: Whose `sync_gradients` says whether a batch completes a step.
-        training: What is committed.
+        accelerator: Its `sync_gradients` is set to whether a batch completes a step.
+        training: The training whose state is committed.
         checkpoint_every: As `every` of `elastic.State.commit`.
-        memory_every: As that of `elastic.State.commit`.
+        memory_every: As `memory_every` of `elastic.State.commit`.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class TrainingStep:
         self._memory_every = memory_every
         self._in_epochs = False
         self._backwards = 0
-        """The calls of backward() for this batch."""
+        """The number of calls of backward() for this batch."""
         self._complete = False
-        """The batch that the loop has is the last one of a step that is not committed yet."""
+        """Whether the current batch is the last one of a step that is not committed yet."""
         self._stepped = False
-        """An optimizer has stepped in this step."""
+        """Whether an optimizer has stepped in this step."""
         self._loss: Any = None
         self._checked = False
-        """Whether the schedulers were looked at, which a script may make after the restore."""
+        """Whether the schedulers were checked; a script may create them after the restore."""
 
     @property
     def running(self) -> bool:
-        """Whether the innermost loop that runs is the one over the training loader."""
+        """Whether the innermost running loop is the one over the training loader."""
         loader = self._training.loader
         return loader is not None and self._accelerator.gradient_state.active_dataloader is loader
 
@@ -61,32 +61,32 @@ class TrainingStep:
 
     @property
     def is_done(self) -> bool:
-        """Whether a step is complete and not committed; not if its last batch has only been looked at."""
+        """Whether a step is complete and not committed. A last batch without a backward pass does not complete it."""
         return self._complete and self._backwards > 0
 
     @contextmanager
     def in_epochs(self) -> Iterator[None]:
-        """Training loops may run within this."""
+        """Return a context in which training loops may run."""
         self._in_epochs = True
         try:
             yield
         finally:
             self._in_epochs = False
 
-    # What the loader tells, and asks.
+    # Called by the loader.
 
     def begin(self) -> None:
-        """Refuse a loop that no world would restore."""
+        """Commit the step before; raise `ConfigError` for a loop whose place would not be restored."""
         if not self._in_epochs:
             _refuse(
                 "a loop over the training loader outside of accelerator.epochs(): the next world would not know "
                 "where it was; write `for epoch in accelerator.epochs(n)` around it"
             )
-        self.commit()  # The loop before was left by a break.
+        self.commit()  # The previous loop ended with a break.
         self._complete = False
 
     def batch_taken(self) -> None:
-        """From here on gradients are those of a new batch."""
+        """Note that the loop has a new batch, to which the next gradients belong."""
         self.begun = True
         self._backwards = 0
         self._complete = self._accelerator.sync_gradients = self._training.data.completes_step
@@ -101,7 +101,7 @@ class TrainingStep:
         self.commit()
 
     def nominal_batches(self) -> int:
-        """The batches of an epoch in the world in which the job began."""
+        """Return the number of batches of an epoch in the first generation of the job."""
         training = self._training
         if not (training.total_batch_size or self._accelerator.split_batches or training.restored):
             _refuse(
@@ -110,10 +110,10 @@ class TrainingStep:
             )
         return training.data.steps * int(self._accelerator.gradient_accumulation_steps)
 
-    # What the loop does.
+    # Called for the loop.
 
     def weigh(self, loss: Any) -> float:
-        """What the loss of this batch counts in its step; see `ElasticSampler.weight`."""
+        """Return the weight of the loss of this batch in its step; see `ElasticSampler.weight`."""
         if not self.running:
             _refuse(
                 "accelerator.backward() outside of a loop over the training loader; the training loader is the one "
@@ -130,7 +130,7 @@ class TrainingStep:
         return self._training.data.weight
 
     def optimizer_stepped(self) -> None:
-        """An optimizer has changed its parameters."""
+        """Note that an optimizer has changed its parameters."""
         if self.is_incomplete:
             _refuse(
                 "an optimizer stepped in the middle of a step; step the optimizer that accelerator.prepare() returns, "
@@ -139,7 +139,7 @@ class TrainingStep:
         self._stepped = True
 
     def commit(self, loss: Any = None) -> None:
-        """Commit the step if it is done."""
+        """Commit the step if it is complete."""
         if not self.is_done:
             return
         self._complete = False

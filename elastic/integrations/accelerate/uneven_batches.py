@@ -1,4 +1,4 @@
-"""Gathers what the processes have computed from batches of different sizes."""
+"""Gathers results that the processes computed from batches of different sizes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ def gather_samples(accelerator: Accelerator, values: Any, samples: int, *, as_ob
     """Gather values of the samples of one training batch from all processes, without padding. A collective.
 
     Args:
-        accelerator: Where the processes are.
+        accelerator: The accelerator of this process.
         values: Tensors with a row for each sample, in lists, tuples and dicts; or any list with `as_objects`.
-        samples: The samples of this process's batch: 0 where it is padding, which then counts for nothing.
-        as_objects: Gather them as a list of objects, as it is done for all that are no tensors.
+        samples: The number of samples in this process's batch; 0 if the batch is padding, which is ignored.
+        as_objects: Gather a list of objects, as for all values that are not tensors.
+
+    Returns:
+        The values of all samples in the order of the ranks, in the structure of `values`.
     """
     if as_objects or not _are_tensors(values):
         return gather_object(list(values)[:samples])
     sizes: list[int] = gather(torch.tensor([samples], device=accelerator.device)).tolist()
 
     def gathered(tensor: torch.Tensor) -> Any:
-        if tensor.ndim == 0:  # A value of the whole batch.
+        if tensor.ndim == 0:  # One value for the whole batch.
             every = gather(tensor)
             return every[[size > 0 for size in sizes]] if every.ndim else every
         rows = gather(pad_across_processes(tensor))

@@ -2,7 +2,7 @@
 
 A script changes one line, the Trainer. Tested with lightning 2.6.0 and 2.6.6, and torch 2.13, on the CPU.
 
-What is used of Lightning, all of it documented:
+It uses these documented interfaces of Lightning:
 
 - `Trainer` is subclassed; `fit` gets the `ckpt_path`, and `enable_validation` is False before the first batch after a
   restart.
@@ -13,10 +13,10 @@ What is used of Lightning, all of it documented:
   `limit_test_batches`; `ModelCheckpoint.dirpath`; `SaveConfigCallback.overwrite`.
 - Loaders with `state_dict`, `load_state_dict` and a sampler with `set_epoch`.
 
-No name with an underscore is used. `Trainer.fit_loop` is public, its class is not documented; `restarting`,
-`batch_idx`, `on_iteration_done()` and `epoch_loop.batch_progress.is_last_batch` of it are used, and tests hold what
-they do. That a commit falls between two steps rests on the order of Lightning's loop, which tests hold, too: it fetches
-a batch when all of the step before is done, and none ahead where the length is known.
+It uses no private names. `Trainer.fit_loop` is public, but its class is not documented; `restarting`, `batch_idx`,
+`on_iteration_done()` and `epoch_loop.batch_progress.is_last_batch` of it are used, and tests assert their behaviour.
+Commits fall between two steps because of the order of Lightning's loop, which tests assert too: it fetches a batch
+after the step before is complete, and prefetches none if the length is known.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Writes the files that Lightning's ModelCheckpoint asks for: each whole or absent, and by the newest generation only.
+"""Writes the files of Lightning's ModelCheckpoint: each complete or absent, and only from the newest generation.
 
-Under elastic-launch the agents claim the folder of `--checkpoint_dir` for each generation. Before a file is written,
-before it gets its name and before one is removed, that claim is read. A worker of an older generation is refused. One
-that is frozen between its last look and its rename, and wakes up in a newer generation, may still publish one file.
+Under elastic-launch the agents claim the folder of `--checkpoint-dir` for each generation. The claim is read before a
+file is written, renamed to its final name, or removed; a worker of an older generation is refused. A worker that is
+suspended between its last read and its rename, and resumes in a newer generation, can still publish one file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from elastic._disk.replace import replace_file
 from elastic.train.checkpoint import atomic_files, fence
 
 STEP: Final = "the newest step of elastic.State"
-"""What stands for the state in memory where Lightning wants a path."""
+"""The value that represents the state in memory where Lightning expects a path."""
 PUBLISHED: Final = "lightning.json"
-"""The file in the job's folder that lists what was written, for a start without memory."""
+"""The file in the job's folder that lists the written files, for a start without a state in memory."""
 LISTED_MAX: Final = 64
-"""Files that it lists at most, the newest ones. ModelCheckpoint has removed most of the older ones."""
+"""The largest number of files that it lists; ModelCheckpoint has removed most of the older ones."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -40,12 +40,12 @@ _decode = msgspec.json.Decoder(list[Published])
 
 
 class FencedCheckpointIO(TorchCheckpointIO):
-    """Lightning's own file format, in files that are whole or absent, fenced by generation."""
+    """Lightning's file format, in files that are complete or absent, fenced by generation."""
 
     def __init__(self, folder: str, mark: str, committed: Callable[[], int], newest: Callable[[], dict[str, Any]]):
-        """`folder` is the job's, "" without elastic-launch.
+        """`folder` is the job's folder, "" without elastic-launch, and `mark` the mark of its fence.
 
-        `mark` is its fence's. `committed` gives the global step of the last commit, `newest` the state in memory.
+        `committed` returns the global step of the last commit, `newest` the state in memory.
         """
         super().__init__()
         self._folder = Path(folder).absolute() if folder else None
@@ -57,7 +57,7 @@ class FencedCheckpointIO(TorchCheckpointIO):
         """Write a checkpoint. Rank 0 calls it.
 
         Raises `CheckpointFenced` if another generation owns the job's folder, and `CheckpointError` if the disk is full
-        or cannot be written. What was there before stays.
+        or not writable. An earlier file stays intact.
         """
         self._check()
         if "://" in str(path) or storage_options is not None:
@@ -81,19 +81,19 @@ class FencedCheckpointIO(TorchCheckpointIO):
             self._list(Published(str(target), self._committed()))
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
-        """The state in memory for `STEP`, otherwise what the file holds."""
+        """Return the state in memory for `STEP`, and the content of the file for any other path."""
         if path == STEP:
             return self._state()
         loaded: dict[str, Any] = super().load_checkpoint(path, *args, **options)
         return loaded
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove a file; `CheckpointFenced` if another generation owns the job's folder."""
+        """Remove a file. Raises `CheckpointFenced` if another generation owns the job's folder."""
         self._check()
         super().remove_checkpoint(path)
 
     def published(self) -> Published | None:
-        """The newest file that is still there; None without elastic-launch. A collective has to make it common."""
+        """Return the newest file that still exists; None without elastic-launch. The ranks have to agree on it."""
         there = (file for file in self._listed() if os.path.isfile(file.path))
         return max(there, key=lambda file: file.committed, default=None)
 

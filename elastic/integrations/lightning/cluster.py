@@ -1,4 +1,4 @@
-"""What Lightning asks a cluster: this worker's place, from elastic-launch or torchrun; one rank under plain python."""
+"""This worker's place for Lightning, from elastic-launch or torchrun; a single rank under plain python."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from elastic.environment import ProcessEnvironment
 
 
 class ElasticEnvironment(ClusterEnvironment):
-    """The place of this worker, for Lightning. Workers are started by the launcher, and the world is what it says."""
+    """The place of this worker, for Lightning. The launcher starts the workers and sets the world size."""
 
     def __init__(self, place: ProcessEnvironment) -> None:
-        """Take what `elastic.init()` returned."""
+        """`place` is the value that `elastic.init()` returned."""
         super().__init__()
         self._place = place
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Lightning starts no process."""
+        """True: the launcher starts the processes, not Lightning."""
         return True
 
     @property
     def main_address(self) -> str:
-        """The host where the process group meets."""
+        """The host at which the process group rendezvous."""
         return self._place.master.rpartition(":")[0].strip("[]") or "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """Its port; 0 for a process that is alone."""
+        """The port of `main_address`; 0 for a single process."""
         return int(self._place.master.rpartition(":")[2] or 0)
 
     @staticmethod
     def detect() -> bool:
-        """Lightning takes this one only when it is given."""
+        """Return False: Lightning uses this environment only if it is passed to the trainer."""
         return False
 
     def world_size(self) -> int:

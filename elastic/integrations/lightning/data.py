@@ -1,4 +1,4 @@
-"""The script's own training loaders, made exact: each sample once in an epoch, the same batches in every world."""
+"""The script's training loaders, made exact: each sample once per epoch, the same batches at every world size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OURS: Final = (
 
 
 class ExactLoader(DataLoader[Any]):
-    """A DataLoader whose length is that of a whole epoch, and which gives what is left of it."""
+    """A DataLoader with the length of a whole epoch, which yields the remaining batches of it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ExactLoader(DataLoader[Any]):
         before_fetch: Callable[[ExactLoader], None],
         **rest: Any,
     ) -> None:
-        """`limit`: the samples that a rank computes at once. `before_fetch` is called before each batch is fetched."""
+        """A rank computes at most `limit` samples at once. `before_fetch` is called before each batch is fetched."""
         super().__init__(dataset, sampler=sampler, **rest)
         self.order = sampler
         self.limit = limit
@@ -61,32 +61,32 @@ class ExactLoader(DataLoader[Any]):
             yield batch
 
     def __len__(self) -> int:
-        """The batches of a whole epoch, the same number in every world."""
+        """Return the number of batches of a whole epoch, the same at every world size."""
         return self.epoch_plan.steps
 
     @property
     def epoch_plan(self) -> BatchPlan:
-        """The steps of a whole epoch."""
+        """The plan of the steps of a whole epoch."""
         return BatchPlan(self.order.length, 0, 1, self.rule)
 
     @property
     def rule(self) -> BatchRule:
-        """How large a batch of all ranks is."""
+        """The rule for the size of a batch over all ranks."""
         assert self.order.batch is not None
         return self.order.batch.rule
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the epoch. It tells Lightning that this loader can resume; the callback brings it back."""
+        """Return the place in the epoch. It shows Lightning that this loader can resume; the callback restores it."""
         return self.order.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing: Lightning calls it only for loaders that it makes after it has restored its loops."""
+        """Do nothing: Lightning calls it only for loaders that it creates after it has restored its loops."""
 
 
 class ExactLoaders:
     """The training loaders of a fit.
 
-    `samples` is the size of a batch over all ranks; None until the first loader says it.
+    `samples` is the size of a batch over all ranks; None until the first loader determines it.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ExactLoaders:
         seed: int,
         before_fetch: Callable[[], None],
     ) -> None:
-        """`limit`: how many samples a rank computes at once; None: the loader's batch size."""
+        """A rank computes at most `limit` samples at once; None: the loader's batch size."""
         self.samples = samples
         self._limit = limit
         self._rank, self._world = place.rank, place.world_size
@@ -108,7 +108,7 @@ class ExactLoaders:
         self._warned = False
 
     def activate(self, loaders: Any, batches: float) -> None:
-        """Say with which loaders an epoch of `batches` batches runs: what `Trainer.train_dataloader` returns.
+        """Set the loaders of an epoch of `batches` batches, from `Trainer.train_dataloader`.
 
         Raises `ConfigError` if several loaders cannot be exact together.
         """
@@ -128,15 +128,15 @@ class ExactLoaders:
 
     @property
     def weight(self) -> float:
-        """What the mean loss of this rank's samples of the batch counts; it is the same for all loaders."""
+        """Return the weight of the mean loss of this rank's samples in the batch; all loaders have the same."""
         return self._active[0].order.weight
 
     def places(self) -> list[dict[str, Any]]:
-        """Where each loader is in its epoch."""
+        """Return the place of each loader in its epoch."""
         return [loader.order.state_dict() for loader in self._active]
 
     def go_to(self, places: Sequence[Mapping[str, Any]], at_next_loop: Callable[[], None]) -> None:
-        """Resume where another world was. `at_next_loop` is called when the first loader takes its first index."""
+        """Resume at the places of an earlier generation. `at_next_loop` is called before the first index is taken."""
         if len(places) != len(self._active):
             raise ConfigError(
                 f"the checkpoint has the places of {len(places)} training loaders, and this script has "
@@ -148,7 +148,7 @@ class ExactLoaders:
             self._active[0].order.at_next_loop(at_next_loop)
 
     def parts(self, batch: Any) -> list[Part]:
-        """The batch of this rank in parts that it can compute at once. A batch that cannot be cut is one part."""
+        """Cut the batch of this rank into parts of at most `limit` samples; [] if it fits or cannot be cut."""
         loader = self._active[0]
         samples = max(1, loader.order.samples)
         if len(self._active) > 1 or samples <= loader.limit:
@@ -166,7 +166,7 @@ class ExactLoaders:
             return []
 
     def exact(self, loader: Any) -> ExactLoader:
-        """The loader to train with instead of the script's. Raises `ConfigError` if it cannot be exact."""
+        """Return the loader that replaces the script's. Raises `ConfigError` if it cannot be exact."""
         if isinstance(loader, ExactLoader):
             return loader
         _refuse_without_place(loader)
@@ -184,7 +184,7 @@ class ExactLoaders:
         return ExactLoader(loader.dataset, sampler, limit, self._call_before_fetch, **rest)
 
     def _total(self, size: int | None, sampler: ElasticSampler | None) -> int:
-        """The samples of a batch over all ranks; the first world's, if neither script nor checkpoint says it."""
+        """Return the samples of a batch over all ranks: from script or checkpoint, or else those of this world size."""
         if sampler is not None and sampler.batch is not None:
             total = sampler.batch.total
         elif self.samples is not None:
@@ -205,7 +205,7 @@ class ExactLoaders:
         return total
 
     def _order_of(self, loader: Any) -> tuple[bool, int, bool]:
-        """Whether torch's sampler shuffles, its seed, and whether the tail is left out. `ConfigError` for another."""
+        """Return whether torch's sampler shuffles, its seed, and `drop_last`. `ConfigError` for any other sampler."""
         sampler = loader.sampler
         if type(loader.batch_sampler) is not BatchSampler:
             raise ConfigError(f"{type(loader.batch_sampler).__name__} makes batches of its own; use {OURS}")
@@ -221,7 +221,7 @@ class ExactLoaders:
         )
 
     def _call_before_fetch(self, loader: ExactLoader) -> None:
-        """The first loader of a batch calls it, when nothing of the next batch is taken yet."""
+        """Call `before_fetch` for the first loader of a batch, when no loader has fetched the next batch yet."""
         if loader not in self._active[1:]:
             self._before_fetch()
 
@@ -231,7 +231,7 @@ class ExactLoaders:
 
 
 def _flat(loaders: Any) -> Iterator[ExactLoader]:
-    """The loaders in dicts, lists and tuples, in the order in which Lightning fetches from them."""
+    """Return the loaders in dicts, lists and tuples, in the order in which Lightning fetches from them."""
     if isinstance(loaders, ExactLoader):
         yield loaders
     elif isinstance(loaders, Mapping | list | tuple):
@@ -240,7 +240,7 @@ def _flat(loaders: Any) -> Iterator[ExactLoader]:
 
 
 def _refuse_without_place(loader: Any) -> None:
-    """Raise `ConfigError` for what has no place in the data that another world could take up."""
+    """Raise `ConfigError` for a loader that cannot resume in the middle of the data at another world size."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         raise ConfigError(f"the training loader is a {type(loader).__name__}; give torch's DataLoader, or {OURS}")
     if isinstance(loader.dataset, IterableDataset):
@@ -260,7 +260,7 @@ def _batch_size(loader: Any) -> int:
 
 
 def _own_sampler(loader: DataLoader[Any]) -> ElasticSampler:
-    """The sampler of an elastic.DataLoader. `ConfigError` unless it has the same batches in every world."""
+    """Return the sampler of an elastic.DataLoader. `ConfigError` unless it is exact at every world size."""
     source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     sampler: ElasticSampler = source.sampler  # type: ignore[union-attr]
     rule = sampler.batch.rule if sampler.batch is not None else None
@@ -273,5 +273,5 @@ def _own_sampler(loader: DataLoader[Any]) -> ElasticSampler:
 
 
 def takes_iterator(training_step: Callable[..., Any]) -> bool:
-    """Whether a training_step fetches its batches from Lightning's `dataloader_iter`."""
+    """Return whether a training_step fetches its batches from Lightning's `dataloader_iter`."""
     return "dataloader_iter" in inspect.signature(training_step).parameters

@@ -1,7 +1,7 @@
-"""Shares the data of validation and tests: each sample once over all ranks, none repeated, and as many batches each.
+"""Splits validation and test data among the ranks: each sample on one rank, and the same number of batches on each.
 
 The ranks need the same number of batches, since DDP sends the buffers of a model at each call, and a metric with
-`on_step` and `sync_dist` is reduced in each batch. A loader that cannot be divided like that is not shared.
+`on_step` and `sync_dist` is reduced in each batch. Each rank evaluates all of a loader that cannot be split like that.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class SharedBatches(Sampler[list[int]]):
 
     @property
     def divides(self) -> bool:
-        """Whether each rank has a sample in each batch."""
+        """Whether each rank gets a sample in each batch."""
         last = self._plan.steps - 1
         return last >= 0 and self._plan.samples(last) >= self._plan.world
 
     def __len__(self) -> int:
-        """The number of batches, the same on all ranks."""
+        """Return the number of batches, the same on all ranks."""
         return self._plan.batches
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -43,18 +43,18 @@ class SharedBatches(Sampler[list[int]]):
 
 
 class EvaluationShares:
-    """What each rank evaluates, if the script wants that shared."""
+    """Splits the loaders of an evaluation among the ranks, for `share_evaluation`."""
 
     def __init__(self, place: ProcessEnvironment) -> None:
-        """`place` says which rank of how many this is."""
+        """`place` has the rank and the world size."""
         self._rank, self._world = place.rank, place.world_size
         self._said: set[str] = set()
 
     def share_of(self, loader: Any, stage: str, limit: int | float) -> Any:
-        """The loader of this rank's share, or `loader` if it cannot be shared.
+        """Return the loader of this rank's share, or `loader` if it cannot be split.
 
-        `stage` is "val" or "test". `limit` is Lightning's `limit_val_batches` or `limit_test_batches`: a number of
-        batches counts those of the whole dataset, so that the same samples are evaluated in every world.
+        `stage` is "val" or "test". `limit` is Lightning's `limit_val_batches` or `limit_test_batches`. A number of
+        batches refers to the whole dataset, so the same samples are evaluated at every world size.
         """
         if self._world == 1:
             return loader
@@ -66,7 +66,7 @@ class EvaluationShares:
         return torch.utils.data.DataLoader(loader.dataset, batch_sampler=batches, **options_of(loader, "generator"))
 
     def why_whole(self, loader: Any, stage: str, limit: int | float) -> str:
-        """Why each rank has to evaluate all of the data; "" if the ranks can share it."""
+        """Return why each rank has to evaluate all of the data; "" if the ranks can split it."""
         reason = _not_sequential(loader)
         if reason:
             return reason
@@ -95,7 +95,7 @@ class EvaluationShares:
 
 
 def _not_sequential(loader: Any) -> str:
-    """Why a loader is not one of torch's that goes through a dataset in its order; "" if it is."""
+    """Return why a loader is not one of torch's that reads a dataset in order; "" if it is."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return f"the loader is a {type(loader).__name__}, not torch's DataLoader"
     if isinstance(loader.dataset, IterableDataset):

@@ -9,21 +9,21 @@ import torch
 
 
 class Part(NamedTuple):
-    """A part of a batch, and which share of the batch's samples it has."""
+    """A part of a batch, and its share of the batch's samples."""
 
     batch: Any
     share: float
 
 
 class CannotCut(Exception):
-    """The batch has something in it that is not one entry for each sample."""
+    """The batch contains a value that does not have one entry per sample."""
 
 
 def cut(batch: Any, samples: int, limit: int) -> list[Part]:
     """Cut a batch of `samples` samples into parts of at most `limit`.
 
-    Tensors are cut along their first dimension, and so are lists that have one entry for each sample. Mappings, tuples
-    and lists of such things keep their shape. Raises `CannotCut` for anything else, and where a list may be both.
+    Tensors are cut along their first dimension, and so are lists that have one entry per sample. Mappings, tuples and
+    lists of such values keep their structure. Raises `CannotCut` for anything else, and if a list may be either.
     """
     count = -(-samples // limit)
     if count <= 1:
@@ -52,7 +52,7 @@ def _slice(thing: Any, samples: int, part: slice) -> Any:
 
 
 def _slice_sequence(thing: Any, samples: int, part: slice) -> Any:
-    """A sequence of things that are cut each, or of one entry for each sample; one that may be both is not cut."""
+    """Cut each item of a sequence, or a sequence with one entry per sample; one that may be either is not cut."""
     entries = len(thing) == samples
     try:
         whole = type(thing)(_slice(item, samples, part) for item in thing)

@@ -1,4 +1,4 @@
-"""One fit in one world: what it resumes from, when its steps are committed, and what is kept of it."""
+"""One fit in one generation: where it resumes, when it commits its steps, and what it saves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(Published | None)
 
 
 class _Kept:
-    """A part of `elastic.State`: taken by a function, and held after a restore until Lightning asks for it."""
+    """A part of `elastic.State` that a function returns; after a restore it is kept until Lightning requests it."""
 
     def __init__(self, take: Callable[[], dict[str, Any]]) -> None:
         self.restored: dict[str, Any] = {}
@@ -58,15 +58,15 @@ class _Kept:
 class Run(Callback):
     """Commits each step to `elastic.State` before the next batch is fetched.
 
-    Then all that belongs to the step is done: callbacks, logging, validation, files of ModelCheckpoint.
+    At that point the rest of the step is complete: callbacks, logging, validation, files of ModelCheckpoint.
     """
 
     def __init__(self, place: ProcessEnvironment, *, every: int | None, memory_every: int | None) -> None:
-        """Nothing is restored yet."""
+        """`every` and `memory_every` are those of `elastic.State.commit`."""
         self.resuming = False
-        """Whether the state in memory is restored, and no batch of this world was fetched yet."""
+        """Whether the state in memory is restored, and this generation has not fetched a batch yet."""
         self.resumes_at = 0
-        """Lightning's global step that training resumes at."""
+        """Lightning's global step at which training resumes."""
         self._place = place
         self._every = every
         self._memory_every = memory_every
@@ -86,13 +86,13 @@ class Run(Callback):
         self._sigterm: Any = signal.SIG_DFL
 
     def connect(self, trainer: Any, data: ExactLoaders, io: FencedCheckpointIO) -> None:
-        """Say whose run it is. The trainer calls it once it is made."""
+        """Set the trainer of this run. The trainer calls it once it is created."""
         self._trainer, self._data, self._io = trainer, data, io
 
     # Around Trainer.fit
 
     def begin(self, model: Any, ckpt_path: Any) -> Any:
-        """Restore what the job has, and return what Lightning is to load: `STEP`, a file, or `ckpt_path`."""
+        """Restore the newest state of the job, and return Lightning's `ckpt_path`: `STEP`, a file, or the given one."""
         trainer = self._trainer
         self._sigterm = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
         with reporting_config_errors():
@@ -115,14 +115,14 @@ class Run(Callback):
         return STEP
 
     def end(self) -> None:
-        """Commit the last step, and save it if steps are saved at all."""
+        """Commit the last step, and save it to disk if `every` is set."""
         self.resuming = False
         if self._state is not None:
             self.commit()
             self._state.finish()
 
     def restored_checkpoint(self) -> dict[str, Any]:
-        """What `capture` gave in the world before."""
+        """Return the checkpoint that `capture` returned in the generation before."""
         return {"state_dict": self._model.restored, **self._training.restored}
 
     @property
@@ -131,7 +131,7 @@ class Run(Callback):
         return self._committed
 
     def before_fetch(self) -> None:
-        """Between two batches: commit the step before, if there was one."""
+        """Commit the step before, if there was one. Called between two batches."""
         trainer = self._trainer
         if trainer.train_dataloader is not self._loaders:
             self._activate()
@@ -145,7 +145,7 @@ class Run(Callback):
         self.commit()
 
     def commit(self) -> None:
-        """Commit the steps since the last commit. It ends the process if a planned stop is asked for."""
+        """Commit the steps since the last commit. Ends the process if a planned stop is requested."""
         trainer = self._trainer
         if self._state is None or self._loaders is None or trainer.global_step == max(self._committed, 0):
             return
@@ -155,9 +155,9 @@ class Run(Callback):
     # Lightning calls these.
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Give each ModelCheckpoint without a folder one that is the same in every world.
+        """Give each ModelCheckpoint without a folder one that is the same in all generations.
 
-        LightningCLI's file with the configuration is there already when the job has begun; it is written again.
+        LightningCLI's configuration file exists from the second generation on; it is overwritten.
         """
         for callback in trainer.callbacks:
             if isinstance(callback, SaveConfigCallback) and (self._place.generation > 1 or self.resumes_at):
@@ -169,13 +169,13 @@ class Run(Callback):
                 callback.dirpath = str(Path(self._place.checkpoint_dir).absolute() / FILES)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Take up the decision to stop early."""
+        """Restore the decision to stop early."""
         trainer.should_stop = self.resuming and bool(self._restored.get("should_stop"))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Go to the place in the data, and give SIGTERM back the handler that it had before Lightning."""
+        """Resume at the place in the data, and restore the SIGTERM handler from before Lightning."""
         if self._place.generation and threading.current_thread() is threading.main_thread():
-            # Lightning's handler waits for other ranks, which may be gone.
+            # Lightning's handler waits for other ranks, which may have failed.
             signal.signal(signal.SIGTERM, self._sigterm)
         self._activate()
         if self._restored:
@@ -194,12 +194,12 @@ class Run(Callback):
         self._committed = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Keep the loss for the progress line."""
+        """Keep the loss for the progress display."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         self._loss = loss if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning's own checkpoint lacks."""
+        """Return the state that Lightning's checkpoints lack."""
         trainer = self._trainer
         return {
             "samples": self._data.samples,
@@ -210,17 +210,17 @@ class Run(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it up from whatever Lightning loads. A given global_batch counts more than the one of the past."""
+        """Restore it from a checkpoint that Lightning loads. The trainer's global_batch overrides the saved one."""
         if self._trainer.state.fn != TrainerFn.FITTING:
             return
         self._restored = state_dict
         if self._data.samples is None:
             self._data.samples = state_dict["samples"]
 
-    # What a step consists of
+    # The state that a commit saves.
 
     def _take_model(self) -> dict[str, Any]:
-        """The weights; the rest of the same capture is for the other part."""
+        """Capture a checkpoint and return its weights; `_take_training` returns the rest of it."""
         strategy = self._trainer.strategy
         if self._loaders is None or not isinstance(strategy, ElasticDDPStrategy):
             return {}
@@ -242,7 +242,7 @@ class Run(Callback):
         return rest
 
     def _check_plain(self) -> None:
-        """Raise `ConfigError` for what could not be loaded again, as from a script's on_save_checkpoint."""
+        """Raise `ConfigError` for values that could not be loaded again, such as from a script's on_save_checkpoint."""
         with reporting_config_errors():
             for name, value in self._rest.items():
                 try:
@@ -259,7 +259,7 @@ class Run(Callback):
             self._data.activate(self._loaders, self._trainer.num_training_batches)
 
     def _is_at_an_end(self) -> bool:
-        """Whether the loops that were loaded have just made the last batch of an epoch that is as long as this one."""
+        """Whether the restored loops are just after the last batch of an epoch that is as long as this one."""
         loop = self._trainer.fit_loop
         is_last = bool(loop.epoch_loop.batch_progress.is_last_batch)
         return is_last and loop.batch_idx == self._trainer.num_training_batches - 1
@@ -270,7 +270,7 @@ class Run(Callback):
             self._random = None
 
     def _total(self) -> int | None:
-        """How many commits training will have, if Lightning knows; with manual optimization it does not."""
+        """Return the total number of commits, if Lightning knows it; with manual optimization it does not."""
         trainer = self._trainer
         if not trainer.lightning_module.automatic_optimization or trainer.max_epochs is None:
             return None
@@ -281,7 +281,7 @@ class Run(Callback):
         return total if total > 0 else None
 
     def _newest_file(self) -> Published | None:
-        """The newest file of ModelCheckpoint, the same on all ranks."""
+        """Return the newest file of ModelCheckpoint, the same on all ranks."""
         if os.environ.get("ELASTIC_RESTORE_STEP"):
             return None
         place = current_topology()
@@ -293,7 +293,7 @@ class Run(Callback):
         return None if any(byte_collectives.gather(missing, place.group)) else file
 
     def _refuse(self, model: Any) -> None:
-        """Raise `ConfigError` for what cannot be exact."""
+        """Raise `ConfigError` for callbacks and steps that cannot be exact."""
         if self._state is not None:
             raise ConfigError(
                 "trainer.fit() was called twice; make another script of what follows, or raise max_epochs"

@@ -1,4 +1,4 @@
-"""Lightning's DDP with the gradient of the whole batch, whatever each rank has of it."""
+"""Lightning's DDP with the gradient of the whole batch, whatever share of it each rank has."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from elastic.script.error_report import reporting_config_errors
 
 
 class BatchShares(Protocol):
-    """What is known of the batch in work."""
+    """The share that this rank has of the current batch."""
 
     @property
     def weight(self) -> float:
-        """What the mean loss of this rank's samples counts."""
+        """Return the weight of the mean loss of this rank's samples."""
 
     def exact(self, loader: Any) -> Any:
-        """The loader to train with instead of the script's."""
+        """Return the loader that replaces the script's."""
 
     def parts(self, batch: Any) -> list[Part]:
-        """The batch in parts that a rank can hold at once."""
+        """Return the batch in parts that a rank can compute at once."""
 
 
 class ElasticDDPStrategy(DDPStrategy):
@@ -51,7 +51,7 @@ class ElasticDDPStrategy(DDPStrategy):
         options: Mapping[str, Any],
         evaluation: EvaluationShares | None = None,
     ) -> None:
-        """`options` are those of torch's DistributedDataParallel. Without `evaluation` ranks evaluate all data."""
+        """`options` are those of torch's DistributedDataParallel. Without `evaluation` each rank evaluates all data."""
         super().__init__(
             cluster_environment=ElasticEnvironment(place),
             checkpoint_io=checkpoint_io,
@@ -69,16 +69,16 @@ class ElasticDDPStrategy(DDPStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        """The device that `elastic.init()` has chosen."""
+        """The device that `elastic.init()` chose."""
         return self._place.device
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """For samplers of the script's own: all workers, however many each node has."""
+        """The arguments of a DistributedSampler over all workers, even if nodes have different numbers of them."""
         return {"num_replicas": self._place.world_size, "rank": self._place.rank}
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Give training an exact loader, and evaluations this rank's share if ranks share them."""
+        """Return an exact loader for training, and this rank's share for an evaluation that is split."""
         module = self.lightning_module
         if module is None:
             return dataloader
@@ -93,9 +93,10 @@ class ElasticDDPStrategy(DDPStrategy):
         return self._evaluation.share_of(dataloader, "val", trainer.limit_val_batches)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce over all ranks. Lightning rounds the mean of whole numbers down, as that of the samples in a metric.
+        """Reduce over all ranks; the mean of integers is a float64.
 
-        With unequal shares, a metric with `sync_dist=True` would be too large. So such a mean is a float64 here.
+        Lightning rounds such a mean down, for example the number of samples of a metric. With unequal shares, a metric
+        with `sync_dist=True` would then be too large.
         """
         whole = isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and not tensor.is_complex()
         if whole and str(reduce_op).lower() in ("mean", "avg"):
@@ -137,7 +138,7 @@ class ElasticDDPStrategy(DDPStrategy):
         return result
 
     def capture(self, save: Callable[[str], None]) -> dict[str, Any]:
-        """What Lightning would write to a checkpoint now. It is taken by `save`, Trainer.save_checkpoint."""
+        """Return the checkpoint that Lightning would write now, by calling `save`, which is Trainer.save_checkpoint."""
         captured: list[dict[str, Any]] = []
         self._on_capture = captured.append
         try:
@@ -147,7 +148,7 @@ class ElasticDDPStrategy(DDPStrategy):
         return captured[0]
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint on rank 0, or hand it to `capture` on every rank."""
+        """Write a checkpoint on rank 0, or pass it to `capture` on every rank."""
         if self._on_capture is not None:
             self._on_capture(checkpoint)
         else:
@@ -159,6 +160,6 @@ class ElasticDDPStrategy(DDPStrategy):
             super().barrier(name)
 
     def _unsynced(self) -> contextlib.AbstractContextManager[None]:
-        """Gradients wait for those of the last part."""
+        """Return a context in which gradients are not exchanged, because further parts add to them."""
         model = self.model
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()

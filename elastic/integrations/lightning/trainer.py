@@ -1,4 +1,4 @@
-"""Lightning's Trainer in a world that changes: `Trainer` in the place of `lightning.Trainer`."""
+"""`Trainer` replaces `lightning.Trainer` for a changing world size."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ DDP: Final[Mapping[str, Mapping[str, Any]]] = {
     "ddp_find_unused_parameters_false": {},
     "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
 }
-"""Strategies that are served, and what they mean for torch's DistributedDataParallel."""
+"""Supported strategies, and their options for torch's DistributedDataParallel."""
 
 
 class Trainer(lightning.pytorch.Trainer):
-    """Lightning's Trainer, which resumes at the same step when the world changes.
+    """Lightning's Trainer, which resumes at the same step when the world size changes.
 
     ::
 
         trainer = Trainer(max_epochs=10, callbacks=[ModelCheckpoint(monitor="val_loss")])
         trainer.fit(model, datamodule=data)
 
-    It takes the arguments of Lightning's Trainer. World, nodes and devices are the launcher's. The training loaders of
-    the script are replaced by exact ones. Each rank evaluates all of the validation data, or its share of them.
+    It takes the arguments of Lightning's Trainer. The launcher sets world size, nodes and devices. Exact loaders
+    replace the training loaders of the script. Each rank evaluates all of the validation data, or its share of it.
 
     Args:
-        global_batch: Samples of one batch over all ranks. By default batch_size times the ranks of the first world. A
-            step has `accumulate_grad_batches` of such batches.
-        max_per_rank: The most samples that a rank computes at once. By default the loader's batch_size. In a smaller
-            world, a larger share is computed in several calls of training_step.
-        save_every: Steps between checkpoints on disk that `elastic.State` writes. None: at planned stops alone;
-            ModelCheckpoint writes its files anyhow.
-        memory_every: Steps between copies in the memory of the nodes.
-        share_evaluation: Divide the data of validation and tests among the ranks. Each sample is evaluated once, so a
-            metric needs `sync_dist=True`, or has to be one of torchmetrics.
-        ddp: Options of torch's DistributedDataParallel.
-        use_distributed_sampler: False, and nothing else. Lightning's default is True, which LightningCLI would pass.
-        **options: Those of Lightning's Trainer.
+        global_batch: The number of samples of one batch over all ranks. Default: batch_size times the world size of the
+            first generation. A step has `accumulate_grad_batches` of such batches.
+        max_per_rank: The largest number of samples that a rank computes at once. Default: the batch_size of the loader.
+            At a smaller world size, a larger share is split into several calls of training_step.
+        save_every: The number of steps between checkpoints on disk that `elastic.State` writes. None: only for planned
+            stops; ModelCheckpoint writes its files anyway.
+        memory_every: The number of steps between checkpoints in the memory of the nodes; None: never.
+        share_evaluation: Split the validation and test data among the ranks. Each sample is evaluated once, so a metric
+            needs `sync_dist=True`, or must be one of torchmetrics.
+        ddp: The options of torch's DistributedDataParallel.
+        use_distributed_sampler: Must be False. Lightning's default is True, which LightningCLI would pass.
+        **options: The options of Lightning's Trainer.
 
     Raises:
-        ConfigError: An option cannot be exact in a world that changes; the text says what to use.
+        ConfigError: An option cannot be exact at a changing world size. The message says what to use.
     """
 
     def __init__(
@@ -113,9 +113,18 @@ class Trainer(lightning.pytorch.Trainer):
         ckpt_path: str | Path | None = None,
         weights_only: bool | None = None,
     ) -> None:
-        """Train from where the job is; from `ckpt_path`, or from the start, if it has not begun.
+        """Train from the newest step of this job; on the first start, from `ckpt_path` or from scratch.
 
-        The arguments are Lightning's. Raises SystemExit(143) at a planned stop, after the step was saved.
+        Args:
+            model: As in Lightning.
+            train_dataloaders: As in Lightning.
+            val_dataloaders: As in Lightning.
+            datamodule: As in Lightning.
+            ckpt_path: As in Lightning; used only for the first start of a job.
+            weights_only: As in Lightning.
+
+        Raises:
+            SystemExit: A planned stop: the step is saved, and the process exits with code 143.
         """
         path = self._elastic_run.begin(model, ckpt_path)
         trackers.follow(self.loggers, self._elastic_run.resumes_at, folder=self._elastic_folder)
@@ -124,7 +133,7 @@ class Trainer(lightning.pytorch.Trainer):
 
     @property
     def enable_validation(self) -> bool:
-        """Whether validation may run. Before the first batch after a restart it has run already."""
+        """Whether validation may run; False before the first batch after a restart, because it has already run."""
         return bool(super().enable_validation) and not self._elastic_run.resuming
 
 
@@ -135,8 +144,8 @@ def _check(options: Mapping[str, Any], use_distributed_sampler: bool, **numbers:
             raise ConfigError(f"Trainer({name}={number!r}): write a number of samples, 1 or more")
     if use_distributed_sampler:
         raise ConfigError(
-            "Trainer(use_distributed_sampler=True) orders the data by the size of the world; leave it out: training "
-            "data is shared exactly, and Trainer(share_evaluation=True) shares the data of validation and tests"
+            "Trainer(use_distributed_sampler=True) makes the data order depend on the world size; leave it out: "
+            "training data is split exactly, and Trainer(share_evaluation=True) splits validation and test data"
         )
     for plugin in _listed(options.get("plugins")):
         if isinstance(plugin, ClusterEnvironment | CheckpointIO):
@@ -145,26 +154,24 @@ def _check(options: Mapping[str, Any], use_distributed_sampler: bool, **numbers:
 
 
 def _strategy(given: Any) -> Mapping[str, Any]:
-    """The options of DistributedDataParallel that a strategy stands for. Raises `ConfigError` for another strategy."""
+    """Return the options of DistributedDataParallel for a strategy. Raises `ConfigError` for another strategy."""
     if isinstance(given, str) and given in DDP:
         return DDP[given]
     name = type(given).__name__ if isinstance(given, Strategy) else repr(given)
     raise ConfigError(
         f'Trainer(strategy={name}): this Trainer is exact with "ddp", whose options are Trainer(ddp={{...}}); for '
-        "sharded models use elastic.State with fully_shard in a loop of your own"
+        "sharded models use elastic.State with fully_shard in a custom training loop"
     )
 
 
 def _world(place: ProcessEnvironment, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Lightning's arguments that say how many workers there are, from the launcher."""
+    """Return Lightning's arguments for the number of workers, from the launcher."""
     workers = place.local_world_size
     nodes = max(1, place.world_size // workers)
     for name, number, unsaid in (("devices", workers, -1), ("num_nodes", nodes, 1)):
         asked = options.get(name)
         if isinstance(asked, int) and asked not in (unsaid, number) and place.rank == 0 and place.generation <= 1:
-            report.log_to_agent(
-                f"Trainer({name}={asked}) is left to the launcher, which has started {number}", warn=True
-            )
+            report.log_to_agent(f"ignoring Trainer({name}={asked}): the launcher has started {number}", warn=True)
     accelerator = options.get("accelerator", "auto")
     if place.device.type == "cpu":
         return {"accelerator": "cpu", "devices": workers, "num_nodes": nodes}
@@ -173,7 +180,7 @@ def _world(place: ProcessEnvironment, options: Mapping[str, Any]) -> dict[str, A
 
 
 def _listed(given: Any) -> list[Any]:
-    """One thing or several, as Lightning takes them."""
+    """Convert one object or several to a list, as Lightning accepts both."""
     if given is None:
         return []
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]

@@ -1,4 +1,4 @@
-"""Whether the loss of a model compares each position with the label of the next one."""
+"""Detects whether the loss of a model compares each position with the label of the next one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 CAUSAL_MODELS: Final = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()) - {
-    "XLMWithLMHeadModel",  # The loss of these two takes the labels as they are.
+    "XLMWithLMHeadModel",  # The losses of these two do not shift the labels.
     "XLNetLMHeadModel",
 }
 
 
 def shifts_labels(model: Any) -> bool:
-    """Tell whether the first label of each sample is no target of the loss, as in a causal language model.
+    """Return whether the loss ignores the first label of each sample, as in a causal language model.
 
-    The Trainer asks the `loss_type` of the model alone. It is None for the classes whose name does not say it, like
-    `GPT2LMHeadModel`, and these shift their labels anyway.
+    The Trainer only reads the `loss_type` of the model. That is None for classes whose name does not contain it, such
+    as `GPT2LMHeadModel`, although these shift their labels.
 
     Args:
-        model: A model, without DDP and adapters around it.
+        model: The model, without DDP and adapters around it.
     """
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return False

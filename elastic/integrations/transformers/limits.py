@@ -1,4 +1,4 @@
-"""What of a `Trainer` cannot be exact in another world, each with a line that says what to use."""
+"""Refuses settings of a `Trainer` that cannot be exact at another world size; each error says what to use instead."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def require_exact(trainer: Any, trial: Any) -> None:
             "ignore_data_skip starts an epoch from its beginning; leave it out: what is done is not read again",
         ),
         (
-            getattr(args, "dataloader_in_order", True) is False,  # Not in releases before 5.15.
+            getattr(args, "dataloader_in_order", True) is False,  # Missing in releases before 5.15.
             "dataloader_in_order=False gives batches in no fixed order; leave it out",
         ),
         (
@@ -58,7 +58,7 @@ def require_exact(trainer: Any, trial: Any) -> None:
             "split_batches and dispatch_batches of accelerator_config share batches by the world; leave them out",
         ),
         (
-            getattr(trainer, "loss_is_scaled_for_ga", None) is True,  # Not in releases before 5.19.
+            getattr(trainer, "loss_is_scaled_for_ga", None) is True,  # Missing in releases before 5.19.
             "loss_is_scaled_for_ga=True is a loss that depends on how many batches a step has; return the mean over "
             "the batch, and set loss_is_scaled_for_ga=False",
         ),
@@ -69,7 +69,7 @@ def require_exact(trainer: Any, trial: Any) -> None:
 
 
 def require_whole_epoch(control: Any, run: Any) -> None:
-    """Raise `ConfigError` if a callback ended an epoch that has samples left, and training continues."""
+    """Raise `ConfigError` if a callback ended an epoch before its last sample, and training continues."""
     state = run.trainer.state
     left = state.global_step % run.batches.steps
     if control.should_epoch_stop and left and not control.should_training_stop:
@@ -81,13 +81,13 @@ def require_whole_epoch(control: Any, run: Any) -> None:
 
 
 def sampling(loader: Any, *, own_order: bool) -> tuple[int, bool]:
-    """The batch size of a loader of the Trainer, and whether it shuffles.
+    """Return the batch size of a loader of the Trainer, and whether it shuffles.
 
-    Raises `ConfigError` if its order is not that of the Trainer's own samplers.
+    Raises `ConfigError` if its sampler is not one of the Trainer's own.
     """
     batches = loader.batch_sampler
     while hasattr(batches, "batch_sampler"):
-        batches = batches.batch_sampler  # Accelerate's, which shares the batches among the ranks.
+        batches = batches.batch_sampler  # Accelerate's sampler, which splits the batches among the ranks.
     sampler: Any = getattr(batches, "sampler", None)
     size = getattr(batches, "batch_size", None)
     if not isinstance(size, int):
@@ -109,13 +109,13 @@ def sampling(loader: Any, *, own_order: bool) -> tuple[int, bool]:
 def leave_stops_to_the_launcher(trainer: Any) -> None:
     """Turn `enable_jit_checkpoint` off under elastic-launch: every step is in memory, and SIGTERM must end a worker.
 
-    Its handler would keep the workers of a node failure alive until they are killed.
+    Its handler would keep workers alive after a node failure until they are killed.
     """
     if not trainer.args.enable_jit_checkpoint or report.end() is None:
         return
     for callback in list(trainer.callback_handler.callbacks):
         if type(callback).__name__ == "JITCheckpointCallback":
-            callback.on_train_end(trainer.args, trainer.state, trainer.control)  # Puts the former handler back.
+            callback.on_train_end(trainer.args, trainer.state, trainer.control)  # Restores the former handler.
             trainer.remove_callback(callback)
     if os.environ.get("RANK", "0") == "0":
         report.log_to_agent(

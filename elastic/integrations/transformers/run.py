@@ -1,4 +1,4 @@
-"""One call of `Trainer.train`: where it resumes, what it keeps after each step, and how losses are weighted."""
+"""One call of `Trainer.train`: where it resumes, what it saves after each step, and how losses are weighted."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from elastic.train.process_group.topology import Topology, current_topology
 from elastic.train.state import State, set_step
 
 SNAPSHOT: Final = "elastic_trainer.json"
-"""The file in a `checkpoint-*` folder that has what `trainer_state.json` leaves out."""
+"""The file in a `checkpoint-*` folder with the state that `trainer_state.json` lacks."""
 
 
 class TrainingRun:
     """Resumes a `Trainer`, and commits each of its steps.
 
     Args:
-        trainer: The `Trainer`, not yet training.
-        total: The samples of a step over all ranks; None is what the first world takes in a step.
-        order: `order(epoch)` returns the indices of an epoch; None is the Trainer's own strategy.
-        memory_every: A copy goes to the memory of the nodes at each multiple of these steps.
-        keep_frozen: The frozen weights of a model with adapters are kept, too.
+        trainer: The `Trainer`, before training.
+        total: The number of samples of a step over all ranks; None: the number in the first generation.
+        order: `order(epoch)` returns the indices of an epoch; None: the Trainer's own strategy.
+        memory_every: Save a checkpoint to the memory of the nodes at each multiple of this number of steps.
+        keep_frozen: Save the frozen weights of a model with adapters too.
 
     Raises:
-        ConfigError: The checkpoint was made with other data.
-        CheckpointError: Nothing as new as the newest committed step can be read.
+        ConfigError: The checkpoint was saved with other data.
+        CheckpointError: No rank can read a step as new as the newest committed one.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TrainingRun:
         self._memory_every = memory_every
         self._keep_frozen = keep_frozen
         self._trained_weights: TrainedWeights | None = None
-        """Of a model with adapters."""
+        """The weights to save of a model with adapters; None for any other model."""
         self._accumulation = trainer.args.gradient_accumulation_steps
         self._parts = {"model": LatePart(), "optimizer": LatePart(), "scheduler": LatePart()}
         self._state = State(**self._parts, trainer="")
@@ -73,7 +73,7 @@ class TrainingRun:
         self._document: dict[str, Any] | None = None
         self._weights: list[tuple[float, int]] = []
         self._loss: torch.Tensor | None = None
-        """The weighted loss of the newest step, as far as it is computed on this rank."""
+        """The weighted loss of this rank's samples in the newest step."""
         self._first = True
         """Whether the next loss is the first of a step."""
         self._data: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class TrainingRun:
 
     @property
     def step(self) -> int:
-        """The steps that are committed."""
+        """The number of committed steps."""
         return self._state.step
 
     # Resuming.
@@ -94,10 +94,10 @@ class TrainingRun:
         """Find the newest state of this job. A collective.
 
         Args:
-            given: What the script passed as `resume_from_checkpoint`; it counts if the job has nothing of its own.
+            given: The script's `resume_from_checkpoint`, which is used if the job has not saved a state.
 
         Returns:
-            What the Trainer is to resume from.
+            The `resume_from_checkpoint` for the Trainer.
         """
         restored = self._state.restore()
         self._place = current_topology()
@@ -127,7 +127,7 @@ class TrainingRun:
     def _from_given(self, given: str | bool | None) -> str | bool | None:
         folder = get_last_checkpoint(self.trainer.args.output_dir) if given is True else given
         if not folder:
-            return given  # The Trainer says that there is none, if it was to be there.
+            return given  # If there has to be one, the Trainer reports that it is missing.
         snapshot = Path(str(folder), SNAPSHOT)
         if not snapshot.is_file():
             with reporting_config_errors():
@@ -146,7 +146,7 @@ class TrainingRun:
         put_callback_states(self.trainer, document["callbacks"])
 
     def finished(self) -> TrainOutput | None:
-        """Give the Trainer what a training that has finished left, and return what it returned; else None."""
+        """Restore a training that an earlier process finished, and return its output; None if it is unfinished."""
         document = self._document
         if document is None or not document["finished"]:
             return None
@@ -157,7 +157,7 @@ class TrainingRun:
         return TrainOutput(document["state"]["global_step"], metrics.get("train_loss", 0.0), metrics)
 
     def load_model(self, folder: str, model: Any) -> bool:
-        """Load the weights from memory if `folder` stands for it."""
+        """Load the weights from memory if `folder` represents the state in memory."""
         if self._memory_folder is None or folder != self._memory_folder.name:
             return False
         with reporting_config_errors():
@@ -173,7 +173,7 @@ class TrainingRun:
         self._parts["model"].bind(self._trained_weights)
 
     def begun(self, optimizer: Any, scheduler: Any) -> None:
-        """The Trainer has made everything: take up the rest of what was restored."""
+        """Load the rest of the restored state, after the Trainer has created optimizer and scheduler."""
         trainer = self.trainer
         self._bind_model(trainer.model)
         for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)):
@@ -205,7 +205,7 @@ class TrainingRun:
     # Data.
 
     def plan(self, dataset_length: int, batch_size: int, *, shuffle: bool, drop_last: bool) -> PlannedBatches:
-        """Say which samples each step takes, and let the Trainer accumulate as many batches as that needs."""
+        """Plan which samples each step takes, and let the Trainer accumulate as many batches as a step needs."""
         trainer, place = self.trainer, self._place
         seed = trainer.args.seed if trainer.args.data_seed is None else trainer.args.data_seed
         data = {"length": dataset_length, "seed": seed if shuffle else None, "drop_last": drop_last}
@@ -250,23 +250,23 @@ class TrainingRun:
                 )
 
     def begin_epoch(self) -> None:
-        """The next loop over the data is over what remains of the epoch that the Trainer is in."""
+        """Let the next loop over the data cover what remains of the Trainer's current epoch."""
         assert self.batches is not None
         self.batches.begin(*divmod(self.trainer.state.global_step, self.batches.steps))
 
     @property
     def epochs_done(self) -> float:
-        """The epochs that are done, as a fraction."""
+        """The number of epochs trained so far, with the fraction of the current one."""
         assert self.batches is not None
         return float(self.trainer.state.global_step / self.batches.steps)
 
     # Losses.
 
     def begin_step(self, items: Callable[[Any], int | None], taken: Sequence[Any]) -> None:
-        """Weigh the micro-batches of the next step, so that their gradients add up to that of the whole step.
+        """Weight the micro-batches of the next step, so that their gradients add up to that of the whole step.
 
         Args:
-            items: Of how many items the loss of a batch is the mean; None if of its samples.
+            items: Returns the number of items over which the loss of a batch is the mean; None for its samples.
             taken: The batches that this rank has taken for the step.
         """
         assert self.batches is not None
@@ -288,31 +288,31 @@ class TrainingRun:
         self._first = True
 
     def next_weight(self) -> tuple[float, int]:
-        """What the mean loss of the next micro-batch counts, and of how many items it is the mean."""
+        """Return the weight of the mean loss of the next micro-batch, and its number of items."""
         return self._weights.pop(0)
 
     def add_loss(self, loss: torch.Tensor) -> None:
-        """Add the weighted loss of a micro-batch, for the progress line."""
+        """Add the weighted loss of a micro-batch, for the progress display."""
         self._loss = loss if self._first or self._loss is None else self._loss + loss
         self._first = False
 
     def _sum(self, values: list[float]) -> list[float]:
-        """The sum of each value over all ranks."""
+        """Return the sum of each value over all ranks."""
         if self._place.alone:
             return values
         box = torch.tensor(values, dtype=torch.float64, device="cpu")
         dist.all_reduce(box, group=self._place.group)
         return [float(value) for value in box]
 
-    # Keeping.
+    # Committing.
 
     def commit(self) -> None:
-        """Commit the step that is complete, unless it is committed. A planned stop ends the process here."""
+        """Commit the completed step, unless it is committed already. A planned stop ends the process here."""
         if self.trainer.state.global_step > self._state.step:
             self._commit(finished=False)
 
     def finish(self) -> None:
-        """Commit the last step, and that the training has finished."""
+        """Commit the last step, and record that training has finished."""
         self._commit(finished=True)
         self._state.finish()
 
@@ -320,12 +320,12 @@ class TrainingRun:
         loss = None
         if self._trained_weights is not None:
             self._trained_weights.note_trained()
-        if report.end() is not None:  # No other launcher has memory for it, or asks for a planned stop.
+        if report.end() is not None:  # No other launcher keeps it in memory or requests a planned stop.
             self._state.trainer, loss = self._snapshot(finished=finished)
         self._state.commit(memory_every=self._memory_every, loss=loss, total=self.trainer.state.max_steps)
 
     def _snapshot(self, *, finished: bool) -> tuple[str, float]:
-        """The state of the Trainer as text, and the loss of the step; the same on all ranks. A collective."""
+        """Return the state of the Trainer as text, and the loss of the step; the same on all ranks. A collective."""
         trainer, world = self.trainer, self._place.world_size
         step_loss = 0.0 if self._loss is None else float(self._loss)
         own = [float(trainer._tr_loss), step_loss, float(trainer.current_flos)]
@@ -334,7 +334,7 @@ class TrainingRun:
             "loss": pending / world,
             "loss_before": trainer._total_loss_scalar,
             "since_step": trainer._globalstep_last_logged,
-            "first_step": getattr(trainer, "_initial_global_step", 0),  # Before 5.19 the mean loss counts all steps.
+            "first_step": getattr(trainer, "_initial_global_step", 0),  # Before 5.19 the mean is over all steps.
             "trained_s": self._trained_s + time.monotonic() - self._begun,
             "flos": trainer.state.total_flos + flos,
         }
@@ -343,7 +343,7 @@ class TrainingRun:
         return text, loss / world
 
     def count_earlier_time(self, logs: dict[str, Any]) -> None:
-        """Let the speed at the end of the training be that of all its processes, as its loss is."""
+        """Include the time of earlier processes in the run time and the speed that are logged at the end."""
         own_s = logs["train_runtime"]
         logs["train_runtime"] = round(own_s + self._trained_s, 4)
         for name in ("train_samples_per_second", "train_steps_per_second"):
@@ -351,7 +351,7 @@ class TrainingRun:
                 logs[name] = round(logs[name] * own_s / max(logs["train_runtime"], 1e-4), 3)
 
     def save_checkpoint(self, save: Callable[[], None]) -> Path:
-        """Let the Trainer save its `checkpoint-*` folder, whole or absent; where it is. A collective."""
+        """Let the Trainer save its `checkpoint-*` folder, complete or absent; return its path. A collective."""
         trainer = self.trainer
         args, step, name = trainer.args, trainer.state.global_step, f"checkpoint-{trainer.state.global_step}"
         output_dir, push = args.output_dir, args.push_to_hub

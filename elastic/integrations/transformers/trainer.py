@@ -1,4 +1,4 @@
-"""`ElasticTrainer`: Hugging Face's `Trainer`, resumed exactly in any world."""
+"""`ElasticTrainer`: Hugging Face's `Trainer`, which resumes exactly at any world size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elastic.integrations.transformers.run import TrainingRun
 from elastic.script.error_report import reporting_config_errors
 
 Batches: TypeAlias = tuple[list[Any], Any]
-"""The batches of a step, and what the Trainer divides their losses by; None: each is the mean over its own items."""
+"""The batches of a step, and the divisor of their losses; None: each loss is the mean over its own items."""
 
 if TYPE_CHECKING:
     _Base: TypeAlias = Trainer
@@ -32,27 +32,28 @@ else:
 class ElasticTrainerMixin(_Base):
     """Makes a `Trainer` elastic; put it before the Trainer: `class MyTrainer(ElasticTrainerMixin, Trainer)`.
 
-    Each step takes the same samples in every world; a rank takes its share in as many batches of at most
-    `per_device_train_batch_size` as that needs, which is what `gradient_accumulation_steps` becomes. Every complete
-    step is kept in the memory of the nodes. A planned stop ends the process with `SystemExit(143)` after a step.
+    Each step takes the same samples at any world size. A rank takes its share in batches of at most
+    `per_device_train_batch_size`, so their number replaces `gradient_accumulation_steps`. Every complete step is saved
+    to the memory of the nodes. A planned stop ends the process after a step with `SystemExit(143)`.
 
     Args:
         *args: The arguments of the Trainer.
-        global_batch: The samples of a step over all ranks. None: what the first world takes in a step, which is
-            `per_device_train_batch_size * gradient_accumulation_steps * world size`; later worlds keep that number.
-        order: `order(epoch)` returns the indices of an epoch, the same on every rank. None: shuffled by `data_seed` or
-            `seed`, or in the order of the dataset with `train_sampling_strategy="sequential"`.
-        memory_every: A copy goes to the memory of the nodes at each multiple of these steps; None: never.
-        keep_frozen: The state of a model with adapters (PEFT) has its frozen weights, too. By default the script
-            loads them in each process, as it does for PEFT's own checkpoints.
+        global_batch: The number of samples of a step over all ranks. Default: `per_device_train_batch_size *
+            gradient_accumulation_steps * world size` of the first generation, which later generations keep.
+        order: `order(epoch)` returns the indices of an epoch, the same on every rank. Default: shuffled by `data_seed`
+            or `seed`, or in the order of the dataset with `train_sampling_strategy="sequential"`.
+        memory_every: Save a checkpoint to the memory of the nodes at each multiple of this number of steps; None:
+            never.
+        keep_frozen: Save the frozen weights of a model with adapters (PEFT) too. By default the script loads them in
+            each process, as for PEFT's checkpoints.
         **kwargs: The keyword arguments of the Trainer.
 
     Raises:
-        ConfigError: A setting of the Trainer cannot be exact in another world. The text says what to use.
+        ConfigError: A setting of the Trainer cannot be exact at another world size. The message says what to use.
     """
 
     compute_loss: Any
-    """The method of the Trainer; while it trains, with the weight of each batch."""
+    """The method of the Trainer; during training it applies the weight of each batch."""
 
     def __init__(
         self,
@@ -79,18 +80,27 @@ class ElasticTrainerMixin(_Base):
         """Train to the end, from the newest step of this job.
 
         That is the newest of: the memory of the nodes, the checkpoint of a planned stop, and the newest `checkpoint-*`
-        in `output_dir` that an ElasticTrainer saved. If the job has none of them, `resume_from_checkpoint` counts. A
-        training that has finished already returns what it returned then.
+        in `output_dir` that an ElasticTrainer saved. If the job has none of these, it starts from
+        `resume_from_checkpoint`. A training that has already finished returns its output again.
+
+        Args:
+            resume_from_checkpoint: As in `Trainer.train`; used only for the first start of a job.
+            trial: As in `Trainer.train`.
+            ignore_keys_for_eval: As in `Trainer.train`.
+
+        Returns:
+            The output of `Trainer.train`.
 
         Raises:
-            ConfigError: The Trainer cannot be exact, `train` was called before, or the data is not what it was.
-            CheckpointError: Nothing as new as the newest committed step can be read.
+            ConfigError: A setting cannot be exact, `train` was called before, or the data has changed.
+            CheckpointError: No rank can read a step as new as the newest committed one.
+            SystemExit: A planned stop: the step is saved, and the process exits with code 143.
         """
         with reporting_config_errors():
             limits.require_exact(self, trial)
             if self._elastic is not None:
                 raise ConfigError(
-                    "ElasticTrainer: train() was called a second time; a job trains once, so start another job for it"
+                    "ElasticTrainer: train() was called a second time; a job trains once, so start another job"
                 )
             self._elastic = run = TrainingRun(self, *self._elastic_options, keep_frozen=self._elastic_keep_frozen)
         limits.leave_stops_to_the_launcher(self)
@@ -103,7 +113,7 @@ class ElasticTrainerMixin(_Base):
         return cast("TrainOutput", super().train(path, trial, ignore_keys_for_eval))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The Trainer's own loader, with batches that are exact in every world."""
+        """Return the loader of the Trainer, with batches that are exact at any world size."""
         loader = super().get_train_dataloader()
         run = self._elastic
         if run is None:
@@ -116,20 +126,20 @@ class ElasticTrainerMixin(_Base):
         return DataLoader(loader.dataset, batch_sampler=batches, **options_of(loader))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as the Trainer does; the time of the training counts that of its earlier processes."""
+        """Log as the Trainer does; the training time includes that of earlier processes."""
         if self._elastic is not None and "train_runtime" in logs:
             self._elastic.count_earlier_time(logs)
         super().log(logs, start_time)
 
     def loss_items(self, batch: Any) -> int | None:
-        """Of how many items the loss of a batch is the mean. Override it for a loss that counts something else.
+        """Return the number of items over which the loss of a batch is the mean; override it for another loss.
 
         Args:
             batch: A batch of the training loader, before it is moved to the device.
 
         Returns:
-            The labels that are not -100 if each sample has several (those of a causal language model without the first
-            of each sample, which is no target); None if the loss is a mean over samples.
+            The number of labels that are not -100, if each sample has several (for a causal language model without the
+            first label of each sample, which is not a target); None if the loss is a mean over samples.
         """
         labels = batch.get("shift_labels", batch.get("labels")) if hasattr(batch, "get") else None
         if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
@@ -139,19 +149,19 @@ class ElasticTrainerMixin(_Base):
         return int(labels.ne(-100).sum())
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Batches:
-        """Take the batches of the next step, and weigh each by what it has of the whole step."""
+        """Take the batches of the next step, and weight each by its share of the step."""
         run = self._elastic
         if run is None:
             return cast("Batches", super().get_batch_samples(epoch_iterator, num_batches, device))
         if self.state.global_step >= self.state.max_steps:
-            return [], None  # Resumed behind the last step.
+            return [], None  # Resumed after the last step.
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         with reporting_config_errors():
             run.begin_step(self.loss_items, batches)
         return batches, None  # The loss of a batch is a mean over its own items.
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward of one batch, with its weight in the step."""
+        """Run the forward and backward pass of one batch, with its weight in the step."""
         run = self._elastic
         if run is None:
             return cast("torch.Tensor", super().training_step(model, inputs, num_items_in_batch))
@@ -166,10 +176,10 @@ class ElasticTrainerMixin(_Base):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Evaluate one batch. The loss of the last ones is that of their own samples, in every world.
+        """Evaluate one batch. The loss of the last batches is that of their own samples, at any world size.
 
-        Accelerate completes the last batches of the ranks with samples from the beginning. It takes them out of the
-        predictions again, and not out of the loss of a batch.
+        Accelerate pads the last batches of the ranks with samples from the start. It removes them from the predictions,
+        but not from the loss of a batch.
         """
         result = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         place = self.accelerator.gradient_state
@@ -213,7 +223,7 @@ class ElasticTrainer(ElasticTrainerMixin, Trainer):
 def _weighted(
     trainer: Any, compute_loss: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The loss as `compute_loss` computes it, a mean over the batch; in a training step times what the batch counts."""
+    """Return the loss of `compute_loss`, a mean over the batch, times the weight of the batch in a training step."""
     if trainer._elastic_weight is not None:
         weight, items = trainer._elastic_weight
     else:
@@ -223,23 +233,23 @@ def _weighted(
     if trainer.compute_loss_func is not None:
         kwargs["num_items_in_batch"] = torch.tensor(max(items, 1), device=trainer.args.device)
         if trainer.args.average_tokens_across_devices:
-            weight /= trainer.args.world_size  # The Trainer multiplies by it.
+            weight /= trainer.args.world_size  # The Trainer multiplies by the world size.
     elif training:
-        weight *= trainer.current_gradient_accumulation_steps  # The Trainer divides by it.
+        weight *= trainer.current_gradient_accumulation_steps  # The Trainer divides by this number.
     result = compute_loss(model, inputs, *args, **kwargs)
     loss = result[0] if isinstance(result, tuple) else result
     if weight == 0.0:
-        loss = loss.nan_to_num()  # The mean of no label is nan, which 0 does not take away.
+        loss = loss.nan_to_num()  # The mean over no labels is nan, and so is its product with 0.
     return (loss * weight, *result[1:]) if isinstance(result, tuple) else loss * weight
 
 
 def _samples(inputs: Any) -> int:
-    """The samples of a batch."""
+    """Return the number of samples of a batch."""
     return next((len(value) for value in inputs.values() if isinstance(value, torch.Tensor)), 1)
 
 
 class _Steps(TrainerCallback):
-    """Tells a `TrainingRun` where the Trainer is."""
+    """Notifies a `TrainingRun` of the Trainer's progress."""
 
     def __init__(self, run: TrainingRun) -> None:
         self._run = run
@@ -251,11 +261,11 @@ class _Steps(TrainerCallback):
         self._run.begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """All that belongs to the step before is done: log, evaluation, checkpoint."""
+        """Commit the step before, whose log, evaluation and checkpoint are complete."""
         self._run.commit()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The Trainer counts batches, of which a step has another number in another world."""
+        """Correct the epoch: the Trainer counts batches, whose number per step depends on the world size."""
         state.epoch = self._run.epochs_done
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

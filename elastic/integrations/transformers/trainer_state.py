@@ -1,4 +1,4 @@
-"""What a `Trainer` knows in addition to its model and optimizer, as text that a new process takes up."""
+"""The state of a `Trainer` without its model and optimizer, as text that a new process restores."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ STATE_FILE = "trainer_state.json"
 
 
 class TrainerSnapshots:
-    """Makes the text of a `TrainerState` and of the callbacks, once for each step.
+    """Encodes a `TrainerState` and the state of the callbacks once for each step.
 
-    The log history grows with the training. So each of its entries is made into text once.
+    The log history grows with the training, so each of its entries is encoded only once.
     """
 
     def __init__(self) -> None:
         self._entries: list[str] = []
 
     def take(self, trainer: Any, **also: Any) -> str:
-        """The state of `trainer` as JSON.
+        """Return the state of `trainer` as JSON.
 
         Args:
             trainer: A `transformers.Trainer` that is training.
-            **also: Further values, which JSON can hold.
+            **also: Further values that JSON can represent.
         """
         state = trainer.state
         known = len(self._entries)
@@ -41,12 +41,12 @@ class TrainerSnapshots:
 
 
 def callback_states(trainer: Any) -> list[tuple[str, Any]]:
-    """The state of each callback that has one, by the name of its class, in the order of the callbacks."""
+    """Return the states of the callbacks that have one, by the name of the class, in the order of the callbacks."""
     return [(type(callback).__name__, callback.state()) for callback in _exportable(trainer)]
 
 
 def put_callback_states(trainer: Any, states: list[tuple[str, Any]]) -> None:
-    """Give the callbacks of `trainer` the attributes that they had; their arguments stay those of the script."""
+    """Restore the attributes of the callbacks of `trainer`; their arguments stay those of the script."""
     left = list(states)
     for callback in _exportable(trainer):
         name = type(callback).__name__
@@ -59,7 +59,7 @@ def put_callback_states(trainer: Any, states: list[tuple[str, Any]]) -> None:
 
 
 def trainer_state(trainer: Any, document: dict[str, Any]) -> TrainerState:
-    """The state of `trainer` as a document of `TrainerSnapshots` has it."""
+    """Return the `TrainerState` in a document of `TrainerSnapshots`, for `trainer`."""
     callbacks = [*_exportable(trainer), trainer.control]
     return TrainerState(**document["state"], log_history=document["log_history"], stateful_callbacks=callbacks)
 

@@ -1,1 +1,1 @@
-"""The auth proxy in front of an etcd that a node serves: handshake, relay, and the tunnel of a client."""
+"""The auth proxy in front of an etcd that a node hosts: handshake, relay, and the client's tunnel."""

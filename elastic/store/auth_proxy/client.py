@@ -1,9 +1,9 @@
-"""The tunnel to an etcd behind an authenticating proxy: gRPC speaks to a local socket, and its bytes are relayed.
+"""The tunnel to an etcd behind an auth proxy: gRPC connects to a local socket, and the tunnel relays its bytes.
 
-gRPC has no say in how its connections begin. So it connects to an abstract Unix socket of this process, and for each
-such connection one is made to the proxy, which first wants to see that we know the secret. Abstract sockets have no
-permissions, and every process of the machine can see their names; the kernel says which process has connected, and only
-this process is served.
+gRPC cannot run a handshake at the start of its connections. It therefore connects to an abstract Unix socket of this
+process, and for each such connection the tunnel makes one to the proxy and proves that it knows the secret. Abstract
+sockets have no permissions, and every process of the host can see their names; the kernel reports which process has
+connected, and the tunnel only serves this process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from elastic.store.auth_proxy.relay import Ends, carry
 from elastic.store.http2_probe import is_http2, read_first_bytes
 
 DIAL_LIMIT_S = 2.0
-"""For the connection, and for each line of the proxy."""
+"""Timeout of the connection, and of each line of the proxy."""
 BACKLOG = 16
 
 NO_AUTH_PROXY: Final = (
-    "nobody asks for the job's secret there; give the same ELASTIC_JOB_SECRET or --job_secret_file to the host that "
-    "serves etcd, or, if it is an etcd of your own, to nobody"
+    "it does not ask for the job's secret; give the same ELASTIC_JOB_SECRET or --job-secret-file to the host that "
+    "serves etcd, or, if you run that etcd yourself, to no node"
 )
 OTHER_VERSION: Final = (
     "the host that serves it runs another version of elastic-launch; install the same version on every node"
@@ -37,21 +37,21 @@ NO_LINE: Final = b"\n"
 CLOSED: Final = "it closes the connection"
 OTHER_SECRET: Final = (
     "this node has another secret than the host that serves it; give every node the same ELASTIC_JOB_SECRET or "
-    "--job_secret_file"
+    "--job-secret-file"
 )
 
 
 @functools.lru_cache(maxsize=8)
 def _key(secret: str, salt: str) -> bytes:
-    """It takes a moment to make, and is the same for all connections to a proxy."""
+    """Stretch the secret. This is slow, and the key is the same for all connections to a proxy."""
     return stretched(secret, salt)
 
 
 class AuthTunnel:
-    """Carries to one proxy. `refused` says why this node is not let in, `trouble` why nobody is reached; else ""."""
+    """Relays to one proxy. `refused`: why the proxy rejects this node; `trouble`: why it cannot be reached; else ""."""
 
     def __init__(self, target: str, secret: str) -> None:
-        """`target` is `host:port`. Nothing is opened yet."""
+        """`target` is the proxy's `host:port`. The tunnel opens nothing before `open`."""
         self._host, self._port = split_host_port(target)
         self._secret = secret
         self._listener: socket.socket | None = None
@@ -60,7 +60,7 @@ class AuthTunnel:
         self.trouble = ""
 
     def open(self) -> str:
-        """Listen, and return the target for gRPC. Within the event loop."""
+        """Listen, and return the target for gRPC. Call it in the event loop."""
         if self._listener is None:
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             self._listener.bind(f"\0elastic-passage-{secrets.token_hex(16)}")
@@ -69,7 +69,7 @@ class AuthTunnel:
         return f"unix-abstract:{self._listener.getsockname()[1:].decode()}"
 
     async def close(self) -> None:
-        """Carry nothing more; returns when every connection is closed."""
+        """Stop relaying; returns when every connection is closed."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -85,14 +85,14 @@ class AuthTunnel:
             connected, _ = self._listener.accept()
         except OSError:
             return
-        if peer_process(connected)[0] != os.getpid():  # Asked for now: a fork of this process has another one.
+        if peer_process(connected)[0] != os.getpid():  # A fork of this process has another pid.
             connected.close()
             return
         connected.setblocking(False)
         task = asyncio.create_task(self._serve(connected), name=f"passage to {self._host}")
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
-        task.add_done_callback(lambda _: connected.close())  # One that was cancelled before it began closed nothing.
+        task.add_done_callback(lambda _: connected.close())  # A task that was cancelled early closes nothing.
 
     async def _serve(self, connected: socket.socket) -> None:
         remote: Ends | None = None
@@ -110,12 +110,12 @@ class AuthTunnel:
             await carry(local, remote)
 
     async def _open_authenticated(self) -> Ends | None:
-        """A connection on which etcd speaks next; None if the proxy does not let us in."""
+        """Open a connection on which etcd answers next; None if the proxy rejects this node."""
         async with asyncio.timeout(DIAL_LIMIT_S):
             there = await connected(self._host, self._port)
         try:
             self.refused = await self._prove(*there)
-        except BaseException:  # Also when it is cancelled: nobody else knows of this connection.
+        except BaseException:  # Also on cancellation: no other code can close this connection.
             there[1].transport.abort()
             raise
         self.trouble = ""
@@ -125,7 +125,7 @@ class AuthTunnel:
         return there
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-        """Why this node is not let in, "" if it is. Raises `OSError` where that may be another time."""
+        """Return why the proxy rejects this node, "" if it accepts it. Raises `OSError` if a retry may succeed."""
         try:
             async with asyncio.timeout(DIAL_LIMIT_S):
                 said = await _line(reader)
@@ -157,8 +157,8 @@ async def _exchanged(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """One line; what came if the connection ended. What follows the line stays in the reader: it is etcd's."""
+    """Read one line, or its part before the end of the connection. The reader keeps the bytes after it for etcd."""
     try:
         return await reader.readline()
-    except ValueError:  # It fills the reader's buffer, so it is none of a proxy's.
+    except ValueError:  # It is longer than the reader's buffer, so it is not from a proxy.
         return NO_LINE

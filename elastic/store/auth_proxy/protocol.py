@@ -1,15 +1,15 @@
-"""What is said at the entrance to an etcd that is served with a secret, as lines (pure).
+"""The handshake of an auth proxy in front of an etcd that is served with a secret, as lines of text (pure).
 
     proxy                                         client
-    elastic-entrance 2 <salt> <nonce>  ──►                   for everybody that connects
+    elastic-entrance 2 <salt> <nonce>  ──►                   to every client that connects
                                        ◄──  <nonce>
     <proof>                            ──►                   that the proxy knows the secret
-                                       ◄──  <proof>          that the client knows it, too
-    welcome, or no                     ──►                   from here on it is etcd that speaks
+                                       ◄──  <proof>          that the client knows it too
+    welcome, or no                     ──►                   then the proxy relays to etcd
 
-A person may have chosen the secret. So the proofs (`elastic.auth.handshake`) are made with a key that is slow to make
-from it: a client with a proof can try few secrets in a second. The salt of that key is another one for each proxy that
-starts, so that no list of keys can be made beforehand. What follows is not signed and not encrypted.
+A user may have chosen the secret. The proofs (`elastic.auth.handshake`) therefore use a key that is slow to derive
+from it: a client that has a proof can try only a few secrets per second. The salt of that key differs for each start of
+a proxy, so that keys cannot be computed in advance. The traffic after the handshake is neither signed nor encrypted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elastic.auth.handshake import NONCE, Proofs, Purpose, proofs
 GREETING: Final = "elastic-entrance"
 VERSION: Final = 2
 LINE_MAX = 256
-"""Bytes of one line, with its end."""
+"""The most bytes of one line, including its end."""
 WELCOME: Final = b"welcome\n"
 NO: Final = b"no\n"
 
@@ -30,31 +30,31 @@ _GREETING = re.compile(rf"{GREETING} {VERSION} ({NONCE}) ({NONCE})\n".encode())
 
 
 def proxy_greeting(salt: str, nonce: str) -> bytes:
-    """The proxy's first line."""
+    """Return the first line of the proxy."""
     return f"{GREETING} {VERSION} {salt} {nonce}\n".encode()
 
 
 def read_greeting(line: bytes) -> tuple[str, str] | None:
-    """The proxy's salt and nonce, None if this is no proxy of this version."""
+    """Return the proxy's salt and nonce; None if this is no proxy of this version."""
     found = _GREETING.fullmatch(line)
     return (found[1].decode(), found[2].decode()) if found else None
 
 
 def is_auth_proxy(start: bytes) -> bool:
-    """Tell whether the first bytes of a connection are a proxy's, of whatever version."""
+    """Return whether the first bytes of a connection are from a proxy of any version."""
     return start.startswith(GREETING.encode()[: len(start)]) and bool(start)
 
 
 def word_line(word: str) -> bytes:
-    """A line with the client's nonce, or with a proof."""
+    """Return a line with the client's nonce, or with a proof."""
     return f"{word}\n".encode()
 
 
 def read_word(line: bytes, pattern: str) -> str:
-    """The nonce or the proof of a line, "" if it is none."""
+    """Return the nonce or the proof in a line; "" if the line has none."""
     return line[:-1].decode() if re.fullmatch(pattern.encode() + b"\n", line) else ""
 
 
 def store_proofs(key: bytes, proxy_nonce: str, client_nonce: str) -> Proofs:
-    """The proofs of one connection; `key` is the stretched secret."""
+    """Return the proofs for one connection; `key` is the stretched secret."""
     return proofs(key, Purpose.STORE, proxy_nonce, client_nonce)

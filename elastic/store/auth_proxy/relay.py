@@ -1,4 +1,4 @@
-"""Bytes carried between two connections until one of them ends."""
+"""Relays bytes between two connections until one of them ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def carry(first: Ends, second: Ends) -> None:
-    """Carry both ways; when either side ends both are closed. Raises no `OSError`."""
+    """Relay in both directions; when either side ends, close both. Raises no `OSError`."""
     for _, writer in (first, second):
         connected = writer.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
@@ -32,5 +32,5 @@ async def _one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
             await writer.drain()
-        writer.write_eof()  # What was written before the end goes out before both sides are closed.
+        writer.write_eof()  # Pending bytes are sent before both sides are closed.
         await writer.drain()

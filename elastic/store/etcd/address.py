@@ -1,4 +1,4 @@
-"""The address of an etcd server, as people write it."""
+"""The address of an etcd server, as users write it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ADDRESS = re.compile(r"(?:(https?)://)?(\[[^\s/\[\],]+\]|[^\s:/\[\],]+):([0-9]{
 
 @dataclass(frozen=True, slots=True)
 class EtcdAddress:
-    """Where a server listens: `target` is host:port as the user wrote it.
+    """The address of a server: `target` is host:port as the user wrote it.
 
-    `tls` says that it was written with https://, `plain` with http://; with neither, certificates decide.
+    `tls`: it was written with https://; `plain`: with http://. With neither, certificates decide whether to use TLS.
     """
 
     target: str
@@ -23,9 +23,9 @@ class EtcdAddress:
 
     @classmethod
     def parse(cls, text: str) -> EtcdAddress:
-        """Read host:port, http://host:port, [::1]:2379, or unix:/path of a hidden server of ours.
+        """Parse host:port, http://host:port, https://host:port, [::1]:2379, or unix:/path of a hidden embedded server.
 
-        `ConfigError` says what is wrong and how to mend it.
+        Raises `ConfigError`, with what is wrong and how to fix it.
         """
         if text.startswith("unix:/"):
             return cls(text, False, plain=True)

@@ -1,9 +1,9 @@
-"""etcd as a `Store`: which server is asked, how long, how often, and what an unanswered request means.
+"""etcd as a `Store`: failover between servers, timeouts, retries, and the meaning of unanswered requests.
 
-One server is asked at a time. When it does not answer, requests, refreshes and watches move to the next one together.
-What may be repeated is repeated there: reads, refreshes, revocations, grants (a grant whose answer was lost leaves a
-lease without keys, which ends by itself), and writes that surely were not carried out. A write whose answer was lost
-is not: it raises `OutcomeUnknown`.
+The client uses one server at a time. If it does not answer, requests, refreshes and watches move to the next one
+together. The client repeats what is safe to repeat: reads, refreshes, revocations, grants (a grant whose answer was
+lost leaves a lease without keys, which expires), and writes that were certainly not carried out. It does not repeat a
+write whose answer was lost, but raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from elastic.store.etcd.watch import WatchStream
 
 
 class EtcdStore:
-    """A client of etcd v3. Nothing is connected before the first call; use it within one event loop."""
+    """A client of etcd v3. It connects at the first call; use it within one event loop."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class EtcdStore:
 
     @property
     def revision_seen(self) -> int:
-        """The highest revision that any linearizable answer or watch carried; begins anew with another store."""
+        """The highest revision of any linearizable answer or watch; starts again with another store."""
         return self._servers.revision_seen
 
     @property
     def last_error(self) -> StoreError | None:
-        """Why the newest try without an answer had none; None if there was no such try."""
+        """The error of the newest attempt without an answer; None if every attempt had one."""
         return self._servers.last_error
 
     async def list(
@@ -84,14 +84,14 @@ class EtcdStore:
         return await self._servers.ask(lambda endpoint: endpoint.stub.Range, request, divisible=divisible)
 
     async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
-        """See `Store.txn`. It is never repeated once etcd may have it."""
+        """See `Store.txn`. The client never repeats a transaction that etcd may have received."""
         check_txn(compares, then)
         request = rpc.TxnRequest(compare=map(compare_message, compares), success=map(operation_message, then))
         answer = await self._servers.ask(lambda endpoint: endpoint.stub.Txn, request, repeat=False)
         return TxnResult(answer.succeeded, answer.header.revision)
 
     async def watch(self, ranges: Sequence[KeyRange], from_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        """See `Store.watch`. Of a revision that touches several ranges the changes may come in two batches."""
+        """See `Store.watch`. The changes of a revision to several ranges may arrive in two batches."""
         if from_revision < NOW:
             raise ValueError(f"a watch from revision {from_revision}; the first is 1")
         await self._servers.authenticated()
@@ -113,16 +113,16 @@ class EtcdStore:
             self._servers.streams.discard(stream)
 
     async def _check_same(self, watched: KeyRange, revision: int) -> None:
-        """Raise `WatchLost` unless the store is at `revision` at least; a follower may only be late.
+        """Raise `WatchLost` unless the store is at least at `revision`; a follower may only lag.
 
-        It is asked for a key that is watched, for this user may have no right to any other.
+        This reads a watched key, because the user may have no permission for any other.
         """
         listing = await self.list(KeyRange.key(watched.start), keys_only=True)
         if listing.revision < revision:
             raise WatchLost(f"another store answers: it is at revision {listing.revision}, {revision} was seen before")
 
     async def grant(self, ttl_s: float) -> Lease:
-        """See `Store.grant`. Repeated when its answer was lost: a lease without keys ends by itself."""
+        """See `Store.grant`. The client repeats it if the answer was lost: a lease without keys expires."""
         answer = await self._servers.ask(
             lambda endpoint: endpoint.stub.LeaseGrant, rpc.LeaseGrantRequest(TTL=ceil(ttl_s))
         )
@@ -135,10 +135,10 @@ class EtcdStore:
             await self._servers.ask(lambda endpoint: endpoint.stub.LeaseRevoke, request)
 
     async def refresh(self, lease_id: int) -> RefreshResult:
-        """See `Store.refresh`. One round: the current server, after a moment also the next; the first answer counts.
+        """See `Store.refresh`. Asks the current server, after a moment also the next one; the first answer counts.
 
-        Takes at most `hedge_after_s + refresh_try_s`. The server that does not answer in time is left, with all that
-        stands on it; one that is only slower than the other is not.
+        Takes at most `hedge_after_s + refresh_try_s`. If a server does not answer in time, all requests and watches
+        move away from it; a server that is only slower than the other stays.
         """
         await self._servers.authenticated()
         self._servers.usable()
@@ -173,7 +173,7 @@ class EtcdStore:
         await self._servers.close()
 
     async def _refresh_at(self, endpoint: EtcdEndpoint, lease_id: int) -> RefreshResult | StoreError:
-        """One try of a refresh at one server. Errors are returned, for the other server may still answer."""
+        """Make one attempt to refresh at one server; return errors, because the other server may still answer."""
         token, limit_s = self._servers.token, self._servers.options.refresh_try_s
         try:
             answer = await answer_of(
@@ -190,7 +190,7 @@ class EtcdStore:
         return RefreshResult(float(answer.TTL), answer.header.revision)
 
     async def _status(self, endpoint: EtcdEndpoint) -> EndpointStatus | None:
-        """What one server says of itself, also one without a leader; None if it says nothing."""
+        """Return the status of one server, even of one without a leader; None if it does not answer."""
         servers = self._servers
         metadata = [pair for pair in servers.metadata() if pair != HASLEADER]
         try:

@@ -1,4 +1,4 @@
-"""The store's words as etcd's messages, and back."""
+"""Conversion of the store's values to etcd's messages, and back."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _TARGETS = {
 
 
 def span(of: KeyRange) -> dict[str, bytes]:
-    """The two fields that name a range. etcd takes no empty key; nothing lies before a zero byte."""
+    """Return the two fields of a range. etcd accepts no empty key, so a zero byte, the lowest key, replaces it."""
     start, end = of.start.encode() or b"\0", of.end.encode()
     return {"key": start} if end == start + b"\0" else {"key": start, "range_end": end}
 
 
 def compare_message(compare: Compare) -> Any:
-    """One compare of a transaction."""
+    """Convert one compare of a transaction."""
     return rpc.Compare(
         result=rpc.Compare.EQUAL,
         target=_TARGETS[compare.target],
@@ -40,7 +40,7 @@ def compare_message(compare: Compare) -> Any:
 
 
 def operation_message(operation: Operation) -> Any:
-    """One operation of a transaction."""
+    """Convert one operation of a transaction."""
     match operation:
         case Put(key, value, lease):
             return rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value, lease=lease))
@@ -49,11 +49,11 @@ def operation_message(operation: Operation) -> Any:
 
 
 def entry(pair: Any) -> KeyValue:
-    """A key as etcd shows it. A key that is not UTF-8, hence not ours, keeps its odd bytes as surrogates."""
+    """Convert an entry of etcd. Bytes of a foreign key that are not UTF-8 become surrogates."""
     key = pair.key.decode("utf-8", "surrogateescape")
     return KeyValue(key, pair.value, pair.create_revision, pair.mod_revision, pair.lease)
 
 
 def change(event: Any) -> KeyChange:
-    """An event of a watch."""
+    """Convert an event of a watch."""
     return KeyChange(entry(event.kv), deleted=event.type == kv.Event.DELETE)

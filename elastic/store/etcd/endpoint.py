@@ -1,4 +1,4 @@
-"""One etcd server as the client sees it: its channel, and which server is asked next."""
+"""One etcd server from the client's point of view, and the rotation between servers."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from elastic.store.etcd.stubs import EtcdStub
 from elastic.store.tls import NONE, Certificates
 
 MESSAGE_BYTES_MAX = 16 << 20
-"""The longest answer that is taken: it must arrive within `EtcdOptions.try_s` also over a slow network. grpc's own
-limit, 4 MB, is less than a listing of a large job; what is longer than this one comes in pages."""
+"""The longest answer that the client accepts: it must arrive within `EtcdOptions.try_s` even over a slow network.
+gRPC's default, 4 MB, is less than a listing of a large job; longer listings are read in pages."""
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # After an outage the connection is back before a lease of a few seconds ends; by default it takes up to 2 min.
+    # Reconnect after an outage before a lease of a few seconds ends; the default takes up to 2 min.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # This one is the time that a single attempt to connect may take (TLS over a long way included).
+    # This is the timeout of a single attempt to connect, including TLS over a slow network.
     ("grpc.min_reconnect_backoff_ms", 2_000),
-    # A name that moves to another address, or that does not resolve yet, is looked up again soon (default: 30 s).
+    # Look up a name again soon if its address changes or if it does not resolve yet (default: 30 s).
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     # etcd answers too_many_pings to more than one ping in 5 s, and to any ping without a call.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 0),
-    # A new channel is a new connection, also to the same address.
+    # A new channel opens a new connection, even to the same address.
     ("grpc.use_local_subchannel_pool", 1),
 )
 SILENCES_MAX = 4
-"""After so many tries in a row without a word, the connection itself is given up and made anew."""
+"""Attempts in a row without an answer after which the client closes the connection and opens a new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdOptions:
-    """How to speak to etcd.
+    """Options of the client.
 
-    `certificates`, if any is named, or an address with https://, switch TLS on. Where etcd refuses the password,
-    `password_again` is asked for the one that counts now. `secret` is that of an etcd that is served behind an
-    entrance (`elastic.store.auth_proxy.protocol`).
-    `try_s` limits one try of a request, `refresh_try_s` one of a refresh; shorter ones find a silent server sooner,
-    longer ones are kinder to a slow disk. A refresh asks a second server after `hedge_after_s`. `request_limit_s`: no
-    new try of a request is begun after this time.
+    `certificates`, if any file is given, or an address with https:// enable TLS. If etcd refuses the password, the
+    client calls `password_again` for the current one. `secret` is for an etcd behind an auth proxy
+    (`elastic.store.auth_proxy.protocol`).
+    `try_s` is the timeout of one attempt of a request, `refresh_try_s` that of a refresh; shorter ones detect a silent
+    server sooner, longer ones tolerate a slow disk. A refresh asks a second server after `hedge_after_s`.
+    `request_limit_s`: after this time, the client makes no further attempt.
     """
 
     user: str = ""
@@ -71,21 +71,21 @@ class EtcdOptions:
             raise ConfigError("a password for etcd without a user")
 
     def credentials(self) -> Any:
-        """The channel credentials; reads the files."""
+        """Read the files, and return the channel credentials."""
         return grpc.ssl_channel_credentials(self.certificates.roots(), *self.certificates.chain())
 
 
 class EtcdEndpoint:
-    """One server: its channel, made at first use, and how often in a row it said nothing."""
+    """One server: its channel, made at first use, and its attempts in a row without an answer."""
 
     def __init__(self, address: EtcdAddress, options: EtcdOptions) -> None:
-        """Keep the address; nothing is connected yet. Certificates are read now, so that a wrong path shows early."""
+        """Store the address without connecting, and read the certificates, so that a wrong path is reported early."""
         self.address = address
         self._options = options
         if address.plain and options.certificates:
             raise ConfigError(
                 f"http://{address.target} is without TLS, which certificates are for; write https://{address.target}, "
-                "or leave out --etcd_ca, --etcd_cert and --etcd_key"
+                "or leave out --etcd-ca, --etcd-cert and --etcd-key"
             )
         self.passage = AuthTunnel(address.target, options.secret) if options.secret else None
         self._credentials = options.credentials() if address.tls or options.certificates else None
@@ -93,7 +93,7 @@ class EtcdEndpoint:
         self._stub: EtcdStub | None = None
         self._silences = 0
         self.misfit = ""
-        """What is wrong with TLS between it and us, as far as is known."""
+        """Why TLS or the auth proxy rejects this client, as far as is known; else ""."""
         self.refreshing = KeepaliveStream()
 
     def __str__(self) -> str:
@@ -102,12 +102,12 @@ class EtcdEndpoint:
 
     @property
     def tls(self) -> bool:
-        """Whether TLS is spoken to it."""
+        """Whether connections to this server use TLS."""
         return self._credentials is not None
 
     @property
     def stub(self) -> Any:
-        """Its methods, over a channel that connects at first use. Must first be asked for inside the event loop."""
+        """The methods of the server, over a channel that connects at first use. First access it in the event loop."""
         if self._stub is None:
             self._renew_credentials()
             target = self.address.target if self.passage is None else self.passage.open()
@@ -119,23 +119,23 @@ class EtcdEndpoint:
         return self._stub
 
     def _renew_credentials(self) -> None:
-        """Certificates that were renewed count from the next connection on; what cannot be read now leaves the old."""
+        """Use renewed certificates for the next connection; keep the old ones if the files cannot be read now."""
         if self._credentials is not None:
             with suppress(ConfigError):
                 self._credentials = self._options.credentials()
 
     def answered(self) -> None:
-        """Note that it spoke."""
+        """Note that the server has answered."""
         self._silences = 0
         self.misfit = ""
 
     def note_timeout(self) -> bool:
-        """Note a try without a word; tell whether its connection should be made anew."""
+        """Note an attempt without an answer; return whether the connection should be replaced."""
         self._silences += 1
         return self._silences >= SILENCES_MAX
 
     async def disconnect(self) -> None:
-        """Give up the connection; the next use makes a new one. Calls on the old one end as cancelled."""
+        """Close the connection; the next use opens a new one. Calls on the old one are cancelled."""
         channel, self._channel, self._stub = self._channel, None, None
         self._silences = 0
         self.refreshing.close()
@@ -143,23 +143,23 @@ class EtcdEndpoint:
             await channel.close()
 
     async def close(self) -> None:
-        """Give up the connection, and the way to it. It is not used again."""
+        """Close the connection and the tunnel for good."""
         await self.disconnect()
         if self.passage is not None:
             await self.passage.close()
 
 
 class EndpointRotation:
-    """Which server is asked: one at a time, from a random start, the next one when it fails."""
+    """The rotation of servers: one at a time, from a random start; after a failure, the next one."""
 
     def __init__(self, endpoints: Sequence[EtcdEndpoint], random_source: random.Random) -> None:
-        """Start anywhere, so that many agents spread over the servers."""
+        """Start at a random server, so that the agents spread over all servers."""
         self.endpoints = tuple(endpoints)
         self._at = random_source.randrange(len(self.endpoints))
 
     @property
     def current(self) -> EtcdEndpoint:
-        """The server that is asked now."""
+        """The server in use."""
         return self.endpoints[self._at]
 
     def current_and_next(self) -> tuple[EtcdEndpoint, ...]:
@@ -167,6 +167,6 @@ class EndpointRotation:
         return tuple(self.endpoints[(self._at + step) % len(self.endpoints)] for step in range(len(self.endpoints))[:2])
 
     def leave(self, endpoint: EtcdEndpoint) -> None:
-        """Go on to the next server if `endpoint` is the current one, so that many failures move once."""
+        """Switch to the next server if `endpoint` is the current one, so that many failures switch only once."""
         if endpoint is self.current:
             self._at = (self._at + 1) % len(self.endpoints)

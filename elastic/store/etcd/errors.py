@@ -1,4 +1,4 @@
-"""What an error of etcd or grpc means for a request: was it done, may it be asked again, whose fault is it."""
+"""The meaning of an error of etcd or gRPC: whether the request was carried out, and whether to repeat it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from elastic.errors import Compacted, StoreDenied, StoreError, StoreUnavailable,
 
 
 class ErrorMeaning(Enum):
-    """The kinds of bad answers."""
+    """The kinds of errors."""
 
     UNSENT = auto()
-    """The request was surely not carried out; another server may do it."""
+    """The request was certainly not carried out; another server may succeed."""
     LOST = auto()
-    """No answer. A write may have happened."""
+    """There was no answer. A write may have been carried out."""
     STALE_TOKEN = auto()
-    """Nothing was done: the user must be authenticated again."""
+    """The request was not carried out: the client must authenticate again."""
     REFUSED = auto()
-    """Nothing was done, and asking again gives the same."""
+    """The request was not carried out, and repeating it has the same result."""
 
 
 _UNSENT = (
-    # `hasleader` in the metadata makes a server without a leader say so before it does anything.
+    # `hasleader` in the metadata makes a server without a leader refuse the request at once.
     "etcdserver: no leader",
     "etcdserver: too many requests",
     "failed to connect to all addresses",
@@ -66,7 +66,7 @@ _NOT_RESOLVED = re.compile(r"errors resolving .*address lookup failed for \S+: (
 
 
 class AnswerLate(StoreUnavailable):
-    """The time of one try was over before the answer came: the server is silent, or the answer takes it long."""
+    """The timeout of one attempt: the server is silent, or needs long for the answer."""
 
 
 class LeaseNotFound(StoreError):
@@ -79,13 +79,13 @@ def details(error: Any) -> str:
 
 
 def readable_part(text: str) -> str:
-    """The part of a grpc error's text that says something to people; the address is said beside it."""
+    """Return the part of a gRPC error's text that is useful to people, without the address."""
     found = _NOT_CONNECTED.fullmatch(text) or _NOT_RESOLVED.fullmatch(text)
     return found[1] if found else text
 
 
 def meaning(error: Any) -> ErrorMeaning:
-    """Read a `grpc.aio.AioRpcError`."""
+    """Classify a `grpc.aio.AioRpcError`."""
     text = details(error)
     if any(part in text for part in _STALE_TOKEN):
         return ErrorMeaning.STALE_TOKEN
@@ -97,11 +97,11 @@ def meaning(error: Any) -> ErrorMeaning:
 
 
 def refusal(error: Any, server: object, user: str = "") -> StoreError:
-    """The error to raise for an answer that was no; `user` is who asked."""
+    """Return the error to raise for a refused request of `user`."""
     said = details(error).removeprefix("etcdserver: ")
     text = f"etcd at {server}: {said}"
     if "database space exceeded" in text:
-        return StoreDenied(f"{text}; mend: compact and defragment it, then `etcdctl alarm disarm`")
+        return StoreDenied(f"{text}; fix: compact and defragment it, then `etcdctl alarm disarm`")
     if "larger than max" in said:
         return TooLarge(text)
     if "required revision has been compacted" in said:
@@ -116,21 +116,21 @@ def refusal(error: Any, server: object, user: str = "") -> StoreError:
 
 
 def _hint(said: str, user: str) -> str:
-    """What to do about an answer that has to do with users, "" if it has not."""
+    """Return what to do about a refusal that concerns users, "" for others."""
     if "user name is empty" in said:
-        return ": it asks who this is; add --etcd_user NAME and --etcd_password_file FILE, or the job's secret"
+        return ": it requires a user; add --etcd-user NAME and --etcd-password-file FILE, or the job's secret"
     if "authentication failed" in said:
         return f"; see whether the user {user} exists there, and whether this is the user's password"
     if "permission denied" in said:
         return (
             f"; {f'the user {user}' if user else 'this certificate'} needs a role with readwrite on the job's keys: "
-            "etcdctl role grant-permission ROLE --prefix=true readwrite /elastic/ (docs/security.md)"
+            "etcdctl role grant-permission ROLE --prefix=true readwrite /elastic/ (docs/guides/security.md)"
         )
     return ""
 
 
 def unanswered(error: Any, server: object) -> StoreUnavailable:
-    """The error to raise when there was no answer."""
+    """Return the error to raise for a request without an answer."""
     late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     return (AnswerLate if late else StoreUnavailable)(
         f"etcd at {server} does not answer: {readable_part(details(error))}"
@@ -138,7 +138,7 @@ def unanswered(error: Any, server: object) -> StoreUnavailable:
 
 
 def watch_end(response: Any, server: object) -> StoreError:
-    """Why etcd cancelled a watch."""
+    """Return the error to raise after etcd has cancelled a watch."""
     if response.compact_revision:
         return Compacted(response.compact_revision)
     reason = response.cancel_reason or "no reason given"
@@ -147,7 +147,7 @@ def watch_end(response: Any, server: object) -> StoreError:
 
 
 async def answer_of(call: Awaitable[Any]) -> Any:
-    """Wait for a call. It ends as cancelled only if this task is: a channel that was closed under it is an error."""
+    """Await a call. Raises `CancelledError` only if this task is cancelled, and an error if the channel was closed."""
     try:
         return await call
     except asyncio.CancelledError:
@@ -158,12 +158,12 @@ async def answer_of(call: Awaitable[Any]) -> Any:
 
 
 def channel_closed_error() -> Any:
-    """The error of a call whose channel was closed under it."""
+    """Return the error of a call whose channel was closed."""
     return _error(grpc.StatusCode.UNAVAILABLE, "the connection was given up")
 
 
 def deadline_error() -> Any:
-    """The error of a call that was not answered in time."""
+    """Return the error of a call that was not answered in time."""
     return _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
 

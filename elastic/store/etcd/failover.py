@@ -1,4 +1,4 @@
-"""The servers of one etcd, asked one at a time: retries, moving on, tokens, and what their answers' revisions tell."""
+"""The servers of one etcd, used one at a time: retries, failover, tokens, and the detection of a replaced store."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from elastic.store.etcd.tls_diagnosis import diagnose_tls, may_be_tls_error
 from elastic.store.etcd.watch import Metadata, WatchStream
 
 ENDPOINTS_MAX = 32
-"""More servers than any etcd has."""
+"""More servers than any etcd cluster has."""
 REFUSED_PAUSE_S = 2.0
-"""Before a password that etcd has refused is shown to it again."""
+"""Pause before the client sends a password again that etcd has refused."""
 PAUSE_S = (0.1, 0.3)
-"""Between two tries, once every server has been tried: a random time between these."""
+"""Bounds of the random pause between two attempts once every server has been tried."""
 
 HASLEADER = ("hasleader", "true")
-"""A server that lost its leader refuses at once and ends its streams, where it would leave us waiting."""
+"""With this, a server without a leader refuses requests at once and ends its streams instead of delaying them."""
 
 Method = Callable[[EtcdEndpoint], Any]
-"""Takes the wanted method from an endpoint's stubs."""
+"""Returns a method of an endpoint's stub."""
 
 
 class EtcdServers:
-    """Every server of one etcd, and what one client of it knows: its token, its streams, the revisions it saw."""
+    """The servers of one etcd, and one client's state: its token, its watches, the revisions that it has seen."""
 
     def __init__(self, endpoints: Sequence[str], options: EtcdOptions, random_source: random.Random) -> None:
-        """Read the addresses; nothing is connected yet."""
+        """Parse the addresses without connecting. Raises `ConfigError`."""
         if not 0 < len(endpoints) <= ENDPOINTS_MAX:
             raise ConfigError(f"{len(endpoints)} etcd servers; name at least one and at most {ENDPOINTS_MAX}")
         addresses = {(address.target, address.tls): address for address in map(EtcdAddress.parse, endpoints)}
@@ -54,7 +54,7 @@ class EtcdServers:
         )
         self.revision_seen = 0
         self.token: str | None = None
-        """"" where etcd knows no users; None: etcd was not asked yet, or the token is no longer good."""
+        """"" if etcd has no users; None: the client has not authenticated yet, or the token is no longer valid."""
         self.last_error: StoreError | None = None
         self.streams: set[WatchStream] = set()
         self.closed = False
@@ -63,7 +63,7 @@ class EtcdServers:
         """Whether any server has ever answered."""
         self._password = options.password
         self._refused: tuple[float, StoreError] | None = None
-        """When etcd last refused the password, and the error that said so."""
+        """When etcd last refused the password, and the error."""
         self._authenticating = asyncio.Lock()
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -81,10 +81,10 @@ class EtcdServers:
             await endpoint.close()
 
     async def ask(self, method: Method, request: Any, *, repeat: bool = True, divisible: bool = False) -> Any:
-        """Send a request whose answer is linearizable, to one server after the other until one answers.
+        """Send a request with a linearizable answer to one server after the other until one answers.
 
-        `repeat`: doing it twice does no harm.
-        `divisible`: the caller can ask for less at once, so that it is not asked again after an `AnswerLate`.
+        `repeat`: the request may be carried out twice.
+        `divisible`: the caller can split the request, so an `AnswerLate` is raised instead of a further attempt.
         """
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self.options.request_limit_s
@@ -101,19 +101,19 @@ class EtcdServers:
                 await asyncio.sleep(self._random.uniform(*PAUSE_S))
 
     async def _asked(self, method: Method, request: Any, *, repeat: bool) -> Any:
-        """Try once, and note the revision of the answer.
+        """Make one attempt, and note the revision of the answer.
 
-        It is not noted if another answer has shown a replacement meanwhile: either store may have sent this answer,
-        and the new streams must not be ended by it.
+        The revision is ignored if another answer has shown in the meantime that the store was replaced: either store
+        may have sent this answer, which must not end the new watches.
         """
         seen = self.revision_seen
         answer = await self._try(method, request, repeat=repeat)
-        if self.revision_seen >= seen:  # Only a replacement takes it back.
+        if self.revision_seen >= seen:  # Only a replaced store lowers it.
             self.observe_revision(answer.header.revision, seen)
         return answer
 
     async def _try(self, method: Method, request: Any, *, repeat: bool) -> Any:
-        """Ask the current server once (twice, if only the token was too old)."""
+        """Ask the current server once (twice if the token had expired)."""
         await self.authenticated()
         endpoint = self.usable()
         for last in (False, True):
@@ -140,30 +140,30 @@ class EtcdServers:
         raise AssertionError("the second try returns or raises")
 
     async def call(self, method: Any, request: Any, limit_s: float, metadata: Metadata | None = None) -> Any:
-        """One call, with the token."""
+        """Make one call, with the token."""
         return await answer_of(
             method(request, timeout=limit_s, metadata=self.metadata() if metadata is None else metadata)
         )
 
     def metadata(self) -> Metadata:
-        """What goes with every request and stream."""
+        """The metadata of every request and stream."""
         return (HASLEADER, ("token", self.token)) if self.token else (HASLEADER,)
 
     def forget(self, token: str | None) -> None:
-        """A token is no longer good: the next call gets another, unless that has happened meanwhile."""
+        """Drop an invalid token, so that the next call gets another one, unless there already is one."""
         if self.token == token:
             self.token = None
 
     async def authenticated(self) -> None:
-        """Have a token before the first call, if there is a user and etcd knows users."""
+        """Get a token before the first call, if there is a user and etcd has users."""
         if self.options.user and self.token is None:
             await self._authenticate(self.usable(), instead_of=None)
 
     async def _authenticate(self, endpoint: EtcdEndpoint, *, instead_of: str | None) -> None:
-        """Get a token in place of an old one, unless another call did so meanwhile.
+        """Replace an old token, unless another call has done so in the meantime.
 
-        A password that is refused is not shown again for `REFUSED_PAUSE_S`, unless there is a new one: to check one
-        costs etcd a tenth of a second of processor time.
+        The client does not repeat a refused password for `REFUSED_PAUSE_S`, unless there is a new one, because checking
+        one costs etcd a tenth of a second of CPU time.
         """
         async with self._authenticating:
             if self.token not in (None, instead_of):
@@ -192,39 +192,39 @@ class EtcdServers:
         self.token, self._refused = answer.token, None
 
     def _learn_password(self) -> bool:
-        """Ask for the password that counts now; whether it is another one."""
+        """Ask for the current password; return whether it is a new one."""
         if self.options.password_again is None:
             return False
         before, self._password = self._password, self.options.password_again() or self._password
         return self._password != before
 
     def usable(self) -> EtcdEndpoint:
-        """The current server; raises when this client was closed."""
+        """Return the current server. Raises `StoreUnavailable` if this client was closed."""
         if self.closed:
             raise StoreUnavailable("this client of etcd was closed")
         return self.rotation.current
 
     def observe_revision(self, revision: int, seen: int) -> None:
-        """Note the revision of a linearizable answer; `seen` is what had been seen when it was asked for."""
+        """Note the revision of a linearizable answer; `seen` is the highest revision seen before its request."""
         if revision >= seen:
             self.revision_seen = max(self.revision_seen, revision)
             return
         self.revision_seen = revision
         for stream in tuple(self.streams):
             stream.put(WatchLost(f"another store answers: it is at revision {revision}, {seen} was seen before"))
-        self.streams.clear()  # what they still deliver is the other store's, and counts no longer
+        self.streams.clear()  # they may still deliver changes of the former store, which no longer count
 
     def blame_for(self, error: Any, endpoint: EtcdEndpoint) -> StoreUnavailable:
-        """Leave a server for a grpc error; returns the error to raise."""
+        """Switch to another server after a gRPC error; return the error to raise."""
         result = unanswered(error, endpoint)
         self.rotate_away_from(endpoint, str(result), silent=isinstance(result, AnswerLate))
         return result
 
     async def _unanswered(self, error: Any, endpoint: EtcdEndpoint) -> StoreError:
-        """Leave a server for a grpc error; the error to raise. It names TLS or the secret if they are the reason.
+        """Switch to another server; return the error to raise, which explains a problem with TLS or the secret.
 
-        While no server has ever answered, and each is found to be of another mind about these, it is a `StoreDenied`:
-        to ask again would not help. Later it may, for certificates are renewed.
+        If no server has ever answered, and each has such a problem, it is a `StoreDenied`: repeating the request would
+        not help. Later it may help, because certificates can be renewed.
         """
         result = self.last_error = self.blame_for(error, endpoint)
         if endpoint.passage is not None:
@@ -233,7 +233,7 @@ class EtcdServers:
                 result = self.last_error = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}")
         elif may_be_tls_error(details(error)):
             endpoint.misfit = await diagnose_tls(endpoint.address, self.options.certificates)
-            if endpoint.tls and not self.closed:  # The next connection has the files as they are then.
+            if endpoint.tls and not self.closed:  # The next connection reads the files again.
                 self.keep(asyncio.create_task(endpoint.disconnect()))
         if not endpoint.misfit:
             return result
@@ -242,10 +242,10 @@ class EtcdServers:
         return StoreDenied(text) if final else StoreUnavailable(text)
 
     def rotate_away_from(self, endpoint: EtcdEndpoint, why: str, *, silent: bool) -> None:
-        """Leave a server that did not answer, and take the watches along.
+        """Switch from a server that did not answer to the next one, together with the watches.
 
-        If it is the only one, its watches stay: they share its connection, and are as well as the next request. After
-        some silence (not a refusal: there grpc connects again by itself) the connection is made anew.
+        The watches of the only server stay: they share its connection with the next request. After several attempts
+        without an answer, the connection is replaced; after a refused one, gRPC reconnects automatically.
         """
         renew = silent and endpoint.note_timeout()
         self.rotation.leave(endpoint)
@@ -257,6 +257,6 @@ class EtcdServers:
             self.keep(asyncio.create_task(endpoint.disconnect()))
 
     def keep(self, task: asyncio.Task[Any]) -> None:
-        """Hold a task until it ends; `close` ends it."""
+        """Keep a reference to a task until it ends; `close` cancels it."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)

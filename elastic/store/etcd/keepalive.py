@@ -1,8 +1,8 @@
-"""The refreshes of leases at one server: one stream for all of them.
+"""Refreshes of leases at one server, over one stream.
 
-To open a stream for each costs more processor time than the refresh itself, and the agent of an undisturbed training
-does little else. A stream carries one refresh at a time, so that an answer belongs to the request before it; a refresh
-that was not answered, or was given up, takes its stream with it.
+Opening a stream for each refresh costs more CPU time than the refresh itself, and the agent of an undisturbed job does
+little else. A stream carries one refresh at a time, so that an answer belongs to the request before it; a refresh that
+is not answered, or is cancelled, closes its stream.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from elastic.store.etcd.stubs import rpc
 
 
 class KeepaliveStream:
-    """Keeps the stream open from one refresh to the next."""
+    """Keeps a stream open from one refresh to the next."""
 
     def __init__(self) -> None:
-        """No stream yet."""
+        """Create it without a stream."""
         self._kept: Any = None
 
     async def ask(self, stub: Any, lease_id: int, limit_s: float, metadata: Any) -> Any:
-        """The answer. A stream that broke since the last refresh is no failure: another is opened.
+        """Refresh a lease and return the answer. If the stream broke since the last refresh, open another one.
 
-        Raises `AioRpcError`, and `CancelledError` when the channel was closed meanwhile.
+        Raises `AioRpcError`, and `CancelledError` if the channel was closed in the meantime.
         """
         stream, self._kept = self._kept, None
         try:
@@ -40,7 +40,7 @@ class KeepaliveStream:
             raise deadline_error() from None
 
     def close(self) -> None:
-        """Give up the stream."""
+        """Close the stream."""
         if self._kept is not None:
             self._kept.cancel()
             self._kept = None
@@ -55,6 +55,6 @@ class KeepaliveStream:
         except BaseException:
             call.cancel()
             raise
-        self.close()  # Another refresh at the same time has opened one, too.
+        self.close()  # A simultaneous refresh may have opened one too.
         self._kept = call
         return answer

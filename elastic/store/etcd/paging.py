@@ -1,8 +1,8 @@
-"""A range that does not fit into one answer, read in pages that all show it as it was at one revision.
+"""Reads a range that does not fit into one answer in pages, all at one revision.
 
-etcd bounds an answer by the number of keys, not by bytes. An honest job fits into one answer, so a range is read whole
-first. A writer of the prefix can make the range larger than that, which must not stop its readers; nor may an etcd that
-is too slow to have the whole range ready in the time of one try.
+etcd limits an answer by the number of keys, not by bytes. The documents of a job fit into one answer, so the client
+first reads a range in one request. Another writer of the prefix can make the range larger, which must not stop its
+readers; nor must an etcd that is too slow to answer with the whole range within the timeout of one attempt.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from elastic.store.etcd.stubs import rpc
 PAGE_KEYS = 8
 """Keys in the first page. Eight documents of 1.5 MiB, etcd's own limit for a request, fit into one answer."""
 LISTING_BYTES_MAX = 128 << 20
-"""The most that a reader holds of one range. A thousand nodes whose eight workers all fail leave 16 MB there, with 20
-lines of 100 characters each. Without a limit a stranger's documents could take all memory of every agent."""
+"""The most bytes of one range that a reader holds. If eight workers fail on each of a thousand nodes, with log tails of
+20 lines of 100 characters, they leave 16 MB there. Without a limit, another writer's documents could exhaust the memory
+of every agent."""
 TRIES_MAX = 3
-"""Times that a range is read from its start because etcd was compacted between two pages, which is rare."""
+"""Attempts to read a range from its start, because etcd may be compacted between two pages, which is rare."""
 
 Ask = Callable[[Any], Awaitable[Any]]
-"""Sends a range request; the answer. Raises `TooLarge` if it is longer than `MESSAGE_BYTES_MAX`."""
+"""Sends a range request and returns the answer. Raises `TooLarge` if it is longer than `MESSAGE_BYTES_MAX`."""
 
 
 async def in_pages(ask: Ask, request: Any) -> tuple[int, list[Any]]:
-    """The revision of the first page, and all keys that the request is for, as etcd shows them.
+    """Return the revision of the first page, and all entries of the request, as etcd's messages.
 
-    Raises `TooLarge`, with the key in its text, for a document that does not fit into an answer, and for a range of
-    more than `LISTING_BYTES_MAX`.
+    Raises `TooLarge` for a document that does not fit into an answer, with its key in the text, and for a range of more
+    than `LISTING_BYTES_MAX`.
     """
     for _ in range(TRIES_MAX):
         try:
@@ -75,7 +76,7 @@ async def _once(ask: Ask, request: Any) -> tuple[int, list[Any]]:
 
 
 async def _named(ask: Ask, page: Any) -> str:
-    """What to say of a page of one document that does not fit into an answer."""
+    """Return the message about a single document that does not fit into an answer."""
     page.keys_only = True
     key = entry((await ask(page)).kvs[0]).key
     return f"the document at {key} in etcd is larger than {MESSAGE_BYTES_MAX >> 20} MiB; delete it: etcdctl del {key}"

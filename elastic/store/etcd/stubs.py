@@ -1,12 +1,12 @@
-"""etcd's messages and methods, from the `etcd3` package, with the protobuf that is installed.
+"""etcd's messages and methods, from the `etcd3` package, with the installed protobuf.
 
-The modules that etcd3 0.12 ships were generated for protobuf 3 and cannot be imported with protobuf 4 and later. What
-they describe is fine: each carries its file descriptor as bytes. Those bytes are read out of the source text (nothing
-of it is run), and today's protobuf makes the message classes from them. etcd3 itself is not imported: its client, which
-comes with it, is slow to load and not used.
+The modules of etcd3 0.12 were generated for protobuf 3 and cannot be imported with protobuf 4 and later. Their content
+is still valid: each contains its file descriptor as bytes. This module extracts those bytes from the source text,
+without running it, and the installed protobuf makes the message classes from them. etcd3 itself is not imported,
+because its client is slow to load and not used.
 
-The descriptors go into a pool of our own: their file names (`rpc.proto`, `kv.proto`) are so common that another
-package's would collide with them in the default pool.
+The descriptors are in a separate pool: their file names (`rpc.proto`, `kv.proto`) are so common that those of another
+package would collide with them in the default pool.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from google.protobuf.message_factory import GetMessageClass  # type: ignore[impo
 from elastic.errors import ConfigError
 
 _FILES = ("kv", "auth", "rpc")
-"""In the order of their imports: each needs only those before it."""
+"""The files in the order of their imports: each depends only on those before it."""
 _SERIALIZED = re.compile(r"^\s*serialized_pb=_b\(('.*')\)", re.MULTILINE)
 
 
 def _folder() -> Path:
-    """Where etcd3's generated modules lie; finding it imports nothing."""
+    """The directory of etcd3's generated modules, found without importing anything."""
     spec = importlib.util.find_spec("etcd3")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError('the package etcd3 is missing; fix: pip install "etcd3>=0.12"')
@@ -37,7 +37,7 @@ def _folder() -> Path:
 
 
 def _descriptor(path: Path) -> bytes:
-    """Read the serialized file descriptor that a generated module carries."""
+    """Read the serialized file descriptor in a generated module."""
     found = _SERIALIZED.search(path.read_text(encoding="utf-8"))
     if found is None:
         raise ConfigError('this version of the package etcd3 is not known here; fix: pip install "etcd3==0.12.0"')
@@ -53,21 +53,21 @@ def _pool() -> Any:
 
 
 def _messages(file: Any) -> Any:
-    """The message classes of a file, by their names."""
+    """The message classes of a file, by name."""
     return SimpleNamespace(**{name: GetMessageClass(each) for name, each in file.message_types_by_name.items()})
 
 
 _files = _pool()
 _rpc_file = _files.FindFileByName("rpc.proto")
 kv, rpc = _messages(_files.FindFileByName("kv.proto")), _messages(_rpc_file)
-"""Messages of keys and events, and messages of requests and answers."""
+"""The messages of keys and events, and those of requests and answers."""
 
 
 class EtcdStub:
-    """The methods of etcd over one channel, by their names, which differ in all its services."""
+    """The methods of etcd over one channel, by name; the names are unique among all services."""
 
     def __init__(self, channel: Any) -> None:
-        """Take the methods from the descriptions of the services, as generated stubs have them."""
+        """Make the methods from the service descriptors, as in generated stubs."""
         for service in _rpc_file.services_by_name.values():
             for method in service.methods:
                 asking = "stream" if method.client_streaming else "unary"

@@ -1,7 +1,8 @@
-"""Why a server and this client do not come together over TLS, found by a handshake of our own and told in words.
+"""Diagnosis of failed TLS connections to etcd, by a separate handshake.
 
-gRPC's texts come from several layers and change with its versions, and do not say what is in a certificate. So when
-its connection fails in a way that may be TLS, python's ssl makes the same handshake, once, and says what is wrong.
+gRPC's texts come from several layers, change with its versions, and do not say what is in a certificate. If a
+connection fails in a way that may be due to TLS, python's ssl makes the same handshake once, and this module explains
+the result.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from elastic.store.http2_probe import GREETING, is_http2, read_first_bytes
 from elastic.store.tls import Certificates
 
 LIMIT_S = 1.0
-"""For each of the connections; at most three are made."""
+"""Timeout of each connection; at most three are made."""
 NAMES_MAX = 5
-"""So many names of a certificate are shown."""
+"""Names of a certificate that a message lists."""
 
 _MAYBE: Final = re.compile(
     r"handshake|parsing HTTP/2|[Vv]erif|TSI_|Socket closed|securi|SSL|certificate|Connection reset|EOF|recvmsg"
 )
-_PORTER: Final = (
-    "it lets in only who has the job's secret, and speaks no TLS; set ELASTIC_JOB_SECRET, or add --job_secret_file FILE"
+_AUTH_PROXY: Final = (
+    "it requires the job's secret, and does not use TLS; set ELASTIC_JOB_SECRET, or add --job-secret-file FILE"
 )
 
 _EXPIRED, _EARLY, _NAME, _ADDRESS = 10, 9, 62, 64
-"""OpenSSL's numbers (X509_V_ERR_...) of what is wrong with a certificate."""
+"""OpenSSL's numbers (X509_V_ERR_...) of errors in a certificate."""
 _UNKNOWN: Final = frozenset({2, 18, 19, 20, 21})
 _NO_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME."""
 
 
 def may_be_tls_error(text: str) -> bool:
-    """Tell whether gRPC's text of a failed connection may come from TLS, or from its absence."""
+    """Return whether gRPC's text of a failed connection may come from TLS, or from its absence."""
     return _MAYBE.search(text) is not None
 
 
 async def diagnose_tls(address: EtcdAddress, certificates: Certificates) -> str:
-    """What is wrong with TLS between us and this server, and the mend; "" if it cannot be told, or nothing is."""
+    """Return what is wrong with TLS to this server, and the fix; "" if nothing is wrong or the cause is unknown."""
     server = _ProbedServer(*split_host_port(address.target), certificates)
     try:
         return await (server.over_tls() if address.tls or certificates else server.in_plain())
@@ -56,7 +57,7 @@ async def diagnose_tls(address: EtcdAddress, certificates: Certificates) -> str:
 
 
 class _ProbedServer:
-    """One server, asked as often as it takes."""
+    """One server, probed with as many connections as necessary."""
 
     def __init__(self, host: str, port: int, certificates: Certificates) -> None:
         self._host = host
@@ -64,10 +65,10 @@ class _ProbedServer:
         self._certificates = certificates
 
     async def in_plain(self) -> str:
-        """Whether it wants TLS where none was spoken, or the secret of a job."""
+        """Find out whether the server requires TLS or a job's secret."""
         head = await read_first_bytes(self._host, self._port)
         if is_auth_proxy(head):
-            return _PORTER
+            return _AUTH_PROXY
         if is_http2(head):
             return ""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -79,10 +80,10 @@ class _ProbedServer:
                 return ""
         except OSError:
             return ""
-        return "it speaks TLS, and was asked without; write https:// before the server, or add --etcd_ca FILE"
+        return "it requires TLS; write https:// before the server, or add --etcd-ca FILE"
 
     async def over_tls(self) -> str:
-        """What fails in the handshake, or right after it."""
+        """Find out what fails in the handshake, or right after it."""
         try:
             await self._exchange_preface(self._certificates.context())
         except ssl.SSLCertVerificationError as error:
@@ -96,23 +97,23 @@ class _ProbedServer:
             return ""
         head = await read_first_bytes(self._host, self._port)
         if is_auth_proxy(head):
-            return _PORTER
+            return _AUTH_PROXY
         if is_http2(head):
-            return "it speaks no TLS; write http:// before the server, and leave out --etcd_ca, --etcd_cert, --etcd_key"
+            return "it does not use TLS; write http:// before the server, and omit --etcd-ca, --etcd-cert, --etcd-key"
         return ""
 
     def _refused(self, alert: str) -> str:
-        """The server does not like what we show."""
+        """Explain the alert of a server that rejects the client."""
         if not self._certificates.cert:
-            return "it wants a certificate of its clients; add --etcd_cert FILE and --etcd_key FILE"
+            return "it requires a client certificate; add --etcd-cert FILE and --etcd-key FILE"
         said = re.sub(r"^(SSLV3|TLSV1|TLSV13)_ALERT_", "", alert).replace("_", " ").lower()
         return (
-            f"it does not take the certificate of --etcd_cert {self._certificates.cert} ({said}); is it signed by the "
+            f"it rejects the certificate of --etcd-cert {self._certificates.cert} ({said}); is it signed by the "
             "authority of etcd's --trusted-ca-file, for clients (clientAuth), and not expired?"
         )
 
     async def _bad_certificate(self, error: ssl.SSLCertVerificationError) -> str:
-        """Its certificate does not do."""
+        """Explain why the server's certificate is rejected."""
         code, shown = error.verify_code, await self._certificate()
         if code in (_NAME, _ADDRESS):
             return (
@@ -124,17 +125,17 @@ class _ProbedServer:
             return f"its certificate, or that of its authority, has expired{until}; renew it"
         if code == _EARLY:
             since = f" (from {shown['notBefore']})" if "notBefore" in shown else ""
-            return f"its certificate is not valid yet{since}; see whether the clocks of both machines are right"
+            return f"its certificate is not valid yet{since}; check the clocks of both hosts"
         if code in _UNKNOWN:
-            known = f"--etcd_ca {self._certificates.ca}" if self._certificates.ca else "this system's list"
-            hint = "name that authority's file" if self._certificates.ca else "add --etcd_ca FILE with that authority"
+            known = f"--etcd-ca {self._certificates.ca}" if self._certificates.ca else "this system's list"
+            hint = "name that authority's file" if self._certificates.ca else "add --etcd-ca FILE with that authority"
             return f"its certificate is signed by {_issuer(shown)} is not in {known}; {hint}"
-        return f"its certificate does not do: {error.verify_message}"
+        return f"its certificate is rejected: {error.verify_message}"
 
     async def _certificate(self) -> Mapping[str, Any]:
-        """What stands in its certificate, whoever signed it and however old it is; empty if it cannot be had.
+        """Return the contents of the server's certificate, regardless of its issuer and age; empty if unavailable.
 
-        python takes apart only certificates that it has verified; so this one is made its own authority.
+        python parses only certificates that it has verified, so this one is used as its own authority.
         """
         anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
@@ -159,7 +160,7 @@ class _ProbedServer:
         return found.getpeercert() or {}, found.getpeercert(binary_form=True) or b""
 
     async def _exchange_preface(self, context: ssl.SSLContext) -> None:
-        """Say the first words of HTTP/2 over TLS; a server that wants a certificate says so only then."""
+        """Send the HTTP/2 preface over TLS; a server that requires a client certificate sends its alert only then."""
         async with asyncio.timeout(LIMIT_S):
             reader, writer = await connected(self._host, self._port, context)
             try:
@@ -172,7 +173,7 @@ class _ProbedServer:
 def _names(certificate: Mapping[str, Any]) -> str:
     found = [str(name) for _, name in certificate.get("subjectAltName", ())]
     if not found:
-        return "nobody (it has no subjectAltName)"
+        return "no host (it has no subjectAltName)"
     return shortened(found, NAMES_MAX)
 
 

@@ -1,11 +1,11 @@
-"""One watch on one server: a stream that either delivers, in order, or ends with an error.
+"""One watch on one server: a stream that delivers changes in order, or ends with an error.
 
-etcd's own order holds within one range. With several ranges on a stream it holds too, except while a watch catches up
-with the past. So what arrives together is sorted; and if a change comes that is older than one already delivered, the
-watch ends with `WatchLost`, and the reader lists again. What is delivered is therefore always in order.
+etcd guarantees the order within one range. It also keeps the order of several ranges on a stream, except while a watch
+catches up with the past. Changes that arrive together are therefore sorted; if a change is older than one that was
+already delivered, the watch ends with `WatchLost`, and the reader lists again. Delivered changes are always in order.
 
-A stream says nothing when its server is frozen. Therefore whoever owns it calls `lose` as soon as a request to that
-server gets no answer.
+A stream does not notice that its server is suspended. Its owner therefore ends it with `put(WatchLost(...))` as soon as
+a request to that server is not answered.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from elastic.store.etcd.errors import ErrorMeaning, answer_of, details, meaning,
 from elastic.store.etcd.stubs import rpc
 
 GATHER_S = 0.002
-"""One revision that touches several ranges arrives in as many messages; so long they are waited for."""
+"""Seconds to wait for further messages: a revision that changes several ranges arrives in one message for each."""
 RESPONSES_MAX = 10_000
-"""Messages that a slow reader may leave unread. Beyond it lists again, which is cheaper."""
+"""The most unread messages of a slow reader. Beyond that the watch ends, and the reader lists again, at less cost."""
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -39,25 +39,25 @@ class WatchStream:
     def __init__(
         self, endpoint: EtcdEndpoint, ranges: Sequence[KeyRange], from_revision: int, seen: int, create_limit_s: float
     ) -> None:
-        """Remember what to watch; `batches` opens the stream. The store was `seen` at that revision before."""
+        """Store what to watch; `batches` opens the stream. `seen` is the highest revision seen before."""
         self.endpoint = endpoint
         self.broken = False
-        """Whether the stream itself failed: the server closed it, or did not take it in time."""
+        """Whether the stream itself failed: the server closed it, or did not accept it in time."""
         self._ranges = tuple(ranges)
         self._from_revision = from_revision
         self._seen = seen
         self._create_limit_s = create_limit_s
         self._arrived: list[Any] = []
-        """Responses, and at last the error that ends the watch."""
+        """Responses, and finally the error that ends the watch."""
         self._any = asyncio.Event()
 
     def put(self, arrived: Any) -> None:
-        """Add what arrived: a response, or an error that ends the watch. A moment later it is taken together."""
+        """Queue a response, or an error that ends the watch."""
         self._arrived.append(arrived)
         self._any.set()
 
     async def _take(self) -> list[Any]:
-        """What has arrived since the last call, something at least."""
+        """Wait for responses, and return all that have arrived since the last call."""
         await self._any.wait()
         await asyncio.sleep(GATHER_S if len(self._ranges) > 1 else 0)
         self._any.clear()
@@ -67,10 +67,10 @@ class WatchStream:
     async def batches(
         self, metadata: Metadata, check: Callable[[], Awaitable[None]]
     ) -> AsyncGenerator[WatchBatch, None]:
-        """Open the stream and yield what comes, one batch for each revision, first an empty one.
+        """Open the stream and yield one batch for each revision, after an empty one.
 
-        `check` is awaited if the server was behind what was seen when it took the watch; it raises if the server is not
-        only late but another store.
+        If the server was behind `seen` when it accepted the watch, `check` is awaited; it raises if the server belongs
+        to another store instead of only lagging.
         """
         call = self.endpoint.stub.Watch(metadata=metadata)
         pump = asyncio.create_task(self._pump(call), name=f"watch at {self.endpoint}")
@@ -97,21 +97,21 @@ class WatchStream:
             await asyncio.wait([pump])
 
     def _pumped(self, pump: asyncio.Task[None]) -> None:
-        """Pass on an error that nobody foresaw, so that the reader does not wait for ever."""
+        """Pass on an unexpected error, so that the reader does not wait forever."""
         if not pump.cancelled() and (error := pump.exception()) is not None:
             self.put(error)
 
     async def _send(self, call: Any) -> None:
-        """Ask for every range; an error here is also seen, with its text, by the pump."""
+        """Request a watch for every range; the pump reports an error, with its text."""
         for watched in self._ranges:
             request = rpc.WatchCreateRequest(start_revision=self._from_revision, **span(watched))
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(rpc.WatchRequest(create_request=request))
 
     async def _pump(self, call: Any) -> None:
-        """Move responses to the queue until the stream ends; its last word is the error that says how it ended.
+        """Move responses to the queue until the stream ends, then the error that says how it ended.
 
-        A read that is under way must never be given up, for that kills the stream; hence a task of its own.
+        This is a separate task, because cancelling a pending read ends the stream.
         """
         try:
             while (response := await answer_of(call.read())) is not grpc.aio.EOF:
@@ -124,14 +124,14 @@ class WatchStream:
         except grpc.aio.AioRpcError as error:
             if meaning(error) is ErrorMeaning.REFUSED:
                 refused = refusal(error, self.endpoint)
-                # Many large changes at once do not fit into one response; a listing has them in pages.
+                # Many large changes at once do not fit into one response; a listing reads them in pages.
                 self.put(WatchLost(str(refused)) if isinstance(refused, TooLarge) else refused)
             else:
                 self.broken = True
                 self.put(WatchLost(f"the watch at {self.endpoint} broke: {details(error)}"))
 
     def _opened(self, response: Any) -> Any:
-        """Pass a response on; raise if it is the end of the watch."""
+        """Return a response; raise if it ends the watch."""
         if isinstance(response, BaseException):
             raise response
         if response.canceled:
@@ -139,9 +139,10 @@ class WatchStream:
         return response
 
     async def _created(self) -> tuple[list[Any], list[int]]:
-        """Wait until every range is taken. Returns what came early, and the revision the server was at for each.
+        """Wait until the server has accepted every range; return early responses, and its revision for each range.
 
-        A watch from a compacted revision is taken first and cancelled next; both are seen here or in `_deliver`.
+        The server first accepts a watch from a compacted revision and then cancels it; both arrive here or in
+        `_deliver`.
         """
         held: list[Any] = []
         revisions: list[int] = []
@@ -157,7 +158,7 @@ class WatchStream:
     async def _deliver(self, held: list[Any], after: int) -> AsyncGenerator[WatchBatch, None]:
         """Yield batches in the order of their revisions until an error ends it.
 
-        Nothing up to the revision `after` is told: of a watch from now, one range may begin a little sooner than
+        Changes up to the revision `after` are dropped: in a watch from `NOW`, one range may begin a little sooner than
         another.
         """
         delivered = after

@@ -1,4 +1,4 @@
-"""Saves and loads checkpoints: a checkpoint is complete or absent, and fenced by generation.
+"""Saves and loads checkpoints. Saves are atomic, and fenced by generation.
 
 ::
 
@@ -11,12 +11,13 @@
     ...
     checkpoint.save(step, model=model.state_dict(), optimizer=optimizer.state_dict())   # every rank; rank 0 writes
 
-Under elastic-launch the folder is the one that `--checkpoint_dir` names, and a worker of an older world can no longer
-write there (see `elastic.train.checkpoint.fence`). Under torchrun and plain python it is `ELASTIC_CHECKPOINT_DIR` or
-`checkpoints`, and nothing is fenced. Neither call is a collective. Ranks that load before any rank has saved load the
-same checkpoint, if they all see the same folder.
+Under elastic-launch the directory is that of `--checkpoint-dir`, and a worker of an older generation can no longer
+write there (see `elastic.train.checkpoint.fence`). Under torchrun and plain Python it is `ELASTIC_CHECKPOINT_DIR` or
+`checkpoints`, and there is no fencing. Neither call is a collective. All ranks that load before any rank saves load the
+same checkpoint, if they see the same directory.
 
-A part is anything that `torch.load(weights_only=True)` takes: tensors, numbers, text, and lists and dicts of them.
+A component is anything that `torch.load(weights_only=True)` accepts: tensors, numbers, strings, and lists and dicts of
+them.
 """
 
 from elastic.train.checkpoint.folder import Checkpoints, Loaded, load, save

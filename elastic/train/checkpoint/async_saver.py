@@ -1,10 +1,10 @@
-"""Saving in the background: training waits for a copy in host memory, a thread does the rest.
+"""Saves in the background: training waits only for a copy in host memory, and a thread does the rest.
 
-A replicated state is copied and written by rank 0 alone. Of a sharded state every rank copies its shards, and the
-threads of all ranks write one checkpoint together (see `elastic.train.checkpoint.collective_save`).
+Rank 0 alone copies and writes a replicated state. Of a sharded state every rank copies its shards, and the threads of
+all ranks write one checkpoint together (see `elastic.train.checkpoint.collective_save`).
 
-The threads are not daemons: python's exit waits for a save that was started. Who destroys the process group first must
-call `wait` before.
+The threads are not daemons, so Python waits for a running save before it exits. Call `wait` before you destroy the
+process group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from elastic.errors import CheckpointError
 from elastic.train.checkpoint.folder import Checkpoints, check_names
 
 MATTERS_S = 0.1
-"""A wait for the save before that is shorter is not worth a line."""
+"""Shorter waits for the previous save are not logged."""
 
 Trees = Mapping[str, Any]
 
@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 
 
 class AsyncSaver:
-    """Saves into one folder, one checkpoint at a time."""
+    """Saves into one directory, one checkpoint at a time."""
 
     def __init__(
         self, checkpoints: Checkpoints, group: Any = None, *, on_saved: Callable[[int, Path], None] | None = None
     ) -> None:
-        """Save through `checkpoints`; allocates nothing yet.
+        """Save through `checkpoints`.
 
-        `group` is one of gloo's with all ranks in it that nobody else uses; None where there is no process group, or no
-        sharded part. `on_saved` is called in the thread of rank 0 for each checkpoint that stands.
+        `group` is a gloo group of all ranks that only this saver uses; None without a process group, or without a
+        sharded component. The thread of rank 0 calls `on_saved` for each complete checkpoint.
         """
         self._checkpoints = checkpoints
         self._group = group
@@ -44,7 +44,7 @@ class AsyncSaver:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._copies: Any = None
-        self._told = False
+        self._is_wait_logged = False
 
     def start(
         self,
@@ -54,18 +54,19 @@ class AsyncSaver:
         *,
         also: Callable[[], Trees] = dict,
     ) -> None:
-        """Begin to save `step`; returns once the state is copied, so that training may change it.
+        """Start saving `step`; returns once the state is copied, so that training may change it.
 
         `replicated` are trees that are the same on all ranks, `sharded` flat dicts of DTensors, tensors and plain
-        values. `also` makes further replicated trees, in the thread of rank 0. Every rank calls this at the same steps.
-        If the save before still runs, this waits for it, and says so once. Raises what went wrong with the save before.
+        values. `also` returns further replicated trees, in the thread of rank 0. Every rank calls this at the same
+        steps. If the previous save still runs, this waits for it, and logs that once. Raises the error of the previous
+        save, if any.
         """
         if not sharded and self._checkpoints.rank != 0:
             return
         check_names(step, (*replicated, *(sharded or {})))
         if clash := replicated.keys() & (sharded or {}).keys():
-            raise ValueError(f"{', '.join(sorted(clash))} cannot be both a replicated and a sharded part")
-        self._wait_and_say(step)
+            raise ValueError(f"{', '.join(sorted(clash))} cannot be both a replicated and a sharded component")
+        self._wait_and_log(step)
         from elastic.train.statedict import host_copy
 
         for name, tree in replicated.items():
@@ -82,7 +83,7 @@ class AsyncSaver:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return once no save runs. Raises what went wrong with the last one: a CheckpointError, on all its ranks."""
+        """Wait for the running save. Raises its CheckpointError, on all ranks that take part in the save."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -90,16 +91,16 @@ class AsyncSaver:
         if failure is not None:
             raise failure
 
-    def _wait_and_say(self, step: int) -> None:
+    def _wait_and_log(self, step: int) -> None:
         before, outstanding = time.monotonic(), self._thread is not None
         self.wait()
         waited_s = time.monotonic() - before
-        if outstanding and waited_s > MATTERS_S and not self._told:
-            self._told = True
+        if outstanding and waited_s > MATTERS_S and not self._is_wait_logged:
+            self._is_wait_logged = True
             log.warning(
-                "the save before step %d took until now, and training waited %.1f s for it: raise `every` in commit",
-                step,
+                "training waited %.1f s at step %d for the previous save; increase `every` in commit",
                 waited_s,
+                step,
             )
 
     def _run(self, step: int, replicated: Trees, sharded: Mapping[str, Trees], also: Callable[[], Trees]) -> None:
@@ -114,12 +115,12 @@ class AsyncSaver:
             if self._on_saved is not None and target is not None and self._checkpoints.rank == 0:
                 self._on_saved(step, target)
         except CheckpointError as error:
-            error.__cause__ = None  # The text says all; a chain of stack traces of this thread would bury it.
+            error.__cause__ = None  # The message is complete; stack traces of this thread would hide it.
             self._fail(step, error.with_traceback(None))
-        except Exception as error:  # noqa: BLE001  # It is raised at the next call.
+        except Exception as error:  # noqa: BLE001  # The next call raises it.
             self._fail(step, CheckpointError(f"saving step {step} failed: {type(error).__name__}: {error}"), error)
 
     def _fail(self, step: int, error: CheckpointError, cause: Exception | None = None) -> None:
         error.__cause__ = cause or error.__cause__
         self._failure = error
-        log.error("step %d is not saved; the checkpoints before it stay: %s", step, error)
+        log.error("could not save step %d; earlier checkpoints are unchanged: %s", step, error)

@@ -1,8 +1,8 @@
-"""Files and folders that are whole or not there, also after a crash of the machine.
+"""Atomic writes of files and directories, even if the machine crashes.
 
-The one atomic step is the rename of a folder that was written and synced under another name. A rename onto a folder
-that is there and not empty fails, and exactly one of several that race wins; this holds on local file systems and on
-NFS. It does not hold on object stores dressed up as file systems.
+The one atomic step is the rename of a directory that was written and synced under another name. A rename to an existing
+directory that is not empty fails, and exactly one of several concurrent renames succeeds. That holds on local file
+systems and on NFS, but not on object stores that are mounted as file systems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from elastic.errors import CheckpointDamaged, CheckpointError
 
 STALE_S = 3600.0
-"""Age at which a staging folder counts as left over. No save takes so long without writing anything."""
+"""The age at which a staging directory counts as left over. No save writes nothing for an hour."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -33,29 +33,29 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 log = logging.getLogger(__name__)
 
 
-def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint_dir") -> str:
-    """Say what failed, where, why, and what mends it, in one line. `other` is what may be given another of."""
+def explain(error: OSError, doing: str, folder: Path, other: str = "--checkpoint-dir") -> str:
+    """Return one line: what failed, where, why, and the fix. `other` is the setting that may name another directory."""
     where = f"{doing} in {folder} on {socket.gethostname()} failed"
     if error.errno in _FULL:
-        return f"{where}: no space left ({error.strerror}); free some, or give another {other}"
+        return f"{where}: no space left ({error.strerror}); free some space, or use another {other}"
     if error.errno in _DENIED:
         return (
-            f"{where}: it cannot be written by user {os.geteuid()} ({error.strerror}); "
-            f"mend its rights or its mount, or give another {other}"
+            f"{where}: user {os.geteuid()} cannot write there ({error.strerror}); "
+            f"fix the permissions or the mount, or use another {other}"
         )
     if error.errno in _IS_FILE:
-        return f"{where}: a part of that path is a file; give another {other}"
-    return f"{where}: {error.strerror or error}; mend that, or give another {other}"
+        return f"{where}: a part of that path is a file; use another {other}"
+    return f"{where}: {error.strerror or error}; fix that, or use another {other}"
 
 
 def is_transient(error: OSError) -> bool:
-    """Tell whether a disk or a network is behind an error, which may do better at the next try."""
+    """Return whether a disk or a network causes an error, so that a retry may succeed."""
     return error.errno not in _LASTING
 
 
 @contextmanager
-def as_checkpoint_error(doing: str, folder: Path, other: str = "--checkpoint_dir") -> Iterator[None]:
-    """Turn an OSError inside the block into a CheckpointError that names the mend."""
+def as_checkpoint_error(doing: str, folder: Path, other: str = "--checkpoint-dir") -> Iterator[None]:
+    """Convert an OSError inside the block to a CheckpointError with a fix."""
     try:
         yield
     except OSError as error:
@@ -64,7 +64,7 @@ def as_checkpoint_error(doing: str, folder: Path, other: str = "--checkpoint_dir
 
 @contextmanager
 def as_damage(name: str) -> Iterator[None]:
-    """Turn an OSError inside the block, which reads the file `name`, into CheckpointDamaged."""
+    """Convert an OSError inside the block, which reads the file `name`, to CheckpointDamaged."""
     try:
         yield
     except OSError as error:
@@ -73,14 +73,14 @@ def as_damage(name: str) -> Iterator[None]:
 
 
 def staging(parent: Path, prefix: str) -> Path:
-    """Make a new empty folder beside the place where it will be published. Its mode follows the umask."""
+    """Create an empty directory in the same parent as its final name. Its mode follows the umask."""
     folder = parent / f"{prefix}{secrets.token_hex(8)}"
     folder.mkdir()
     return folder
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a new file and wait until the disk has it."""
+    """Write a new file and sync it to disk."""
     with path.open("xb") as file:
         file.write(data)
         file.flush()
@@ -88,7 +88,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's names. File systems that cannot do this are taken as they are."""
+    """Sync the names in a directory to disk, if the file system supports it."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -100,7 +100,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish(staged: Path, target: Path) -> bool:
-    """Give a staged folder its name, atomically. False, and nothing happened, when that name is taken."""
+    """Rename a staging directory to its final name, atomically. False, with no change, if that name is taken."""
     sync_folder(staged)
     try:
         staged.rename(target)
@@ -113,7 +113,7 @@ def publish(staged: Path, target: Path) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Remove a published folder: first its name, in one step, then what is in it. One that is gone is no error."""
+    """Remove a published directory: first rename it atomically, then delete its contents. It may be gone already."""
     aside = folder.with_name(f".removed-{secrets.token_hex(8)}")
     try:
         folder.rename(aside)
@@ -123,23 +123,23 @@ def discard(folder: Path) -> None:
 
 
 def drop(staged: Path) -> None:
-    """Remove a staging folder if it is still there and can be removed; otherwise a later save sweeps it."""
+    """Remove a staging directory if it still exists. If that fails, a later save sweeps it."""
     try:
         shutil.rmtree(staged)
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("%s cannot be removed now: %s", staged, error)
+        log.warning("cannot remove %s now: %s", staged, error)
 
 
 def sweep(parent: Path, prefixes: tuple[str, ...], now: float | None = None) -> None:
-    """Remove folders that a killed process left over: named with one of the prefixes and older than `STALE_S`."""
+    """Remove directories of killed processes: those with one of the prefixes that are older than `STALE_S`."""
     before = (time.time() if now is None else now) - STALE_S
     for path in parent.iterdir():
         if path.name.startswith(prefixes):
             try:
                 stale = path.stat().st_mtime < before
             except FileNotFoundError:
-                continue  # Somebody else swept it.
+                continue  # Another process swept it.
             if stale:
                 shutil.rmtree(path, ignore_errors=False)

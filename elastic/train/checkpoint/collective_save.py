@@ -1,14 +1,14 @@
-"""One checkpoint in one folder, written by all ranks together.
+"""One checkpoint in one directory, written by all ranks together.
 
-They meet over a process group of their own, where nobody else's messages are:
+They exchange messages over a separate process group:
 
-1. Rank 0 makes the staging folder and tells its name; every rank looks for it. So a folder that is not shared is found
-   before anything is written.
-2. Every rank writes its files; rank 0 the replicated parts besides.
-3. Every rank says which files it wrote, with their sums, or what went wrong. Rank 0 checks that it sees them all,
-   writes meta.json, publishes by one rename, and says how it went.
+1. Rank 0 creates the staging directory and broadcasts its name; every rank checks that it sees the directory. This
+   detects a directory that is not shared before anything is written.
+2. Every rank writes its files; rank 0 also writes the replicated components.
+3. Every rank reports its files with their checksums, or its error. Rank 0 checks that it sees all files, writes
+   meta.json, publishes the checkpoint with one rename, and reports the result.
 
-A rank that fails says so in step 3 instead of leaving: so all learn of it, and nobody waits.
+A rank that fails reports its error in step 3 instead of leaving, so that all ranks raise it and none waits.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Files = dict[str, manifest.PartFile]
 
 
 class _SaveReport(msgspec.Struct, frozen=True):
-    """What a rank says of its part in a step of the save.
+    """The report of a rank about its part in a step of the save.
 
-    `folder` is the checkpoint folder on `host`. `name` is that of the folder that rank 0 made in it, `sees` says
-    whether the rank sees the staging folder, and `files` are those that it wrote there, the replicated parts under "".
-    `first` tells an error of this rank's own disk from one that it only heard of.
+    `folder` is the checkpoint directory on `host`; `name` is the directory that rank 0 created in it; `sees`: the rank
+    sees the staging directory; `files` are those that it wrote there, the replicated components under "". `first`: the
+    error is one of this rank's disk, not one that another rank reported.
     """
 
     host: str
@@ -61,9 +61,9 @@ class CollectiveSave:
         self.doing = f"saving step {step}"
 
     def save(self, replicated: Callable[[], Trees], parts: Mapping[str, Trees]) -> Path:
-        """Save; the checkpoint's folder as this rank names it. Raises CheckpointError, on all ranks if on one.
+        """Save, and return the checkpoint's directory. If one rank raises CheckpointError, all ranks raise it.
 
-        `replicated` makes the replicated parts, on rank 0; `parts` are the sharded ones.
+        `replicated` returns the replicated components, on rank 0; `parts` are the sharded ones.
         """
         staged: Path | None = None
         try:
@@ -91,13 +91,13 @@ class CollectiveSave:
         return files
 
     def _publish(self, staged: Path, reports: list[_SaveReport]) -> Path:
-        """Check that the files of all ranks are here, and publish."""
+        """Check that rank 0 sees the files of all ranks, and publish."""
         parts: dict[str, Files] = {}
         for report in reports:
             for name, files in report.files.items():
                 if not name:
                     continue
-                if not all(_is_there(staged / name / file, part) for file, part in files.items()):
+                if not all(_is_complete(staged / name / file, part) for file, part in files.items()):
                     other = [(report.host, report.folder)]
                     raise CheckpointError(shared_folder.not_shared(reports[0].host, Path(reports[0].folder), other))
                 parts.setdefault(name, {}).update(files)
@@ -106,7 +106,7 @@ class CollectiveSave:
         return self.checkpoints.publish(staged, self.step, reports[0].files[""], parts, self.world)
 
     def _together(self, work: Callable[[], Mapping[str, Any]]) -> list[_SaveReport]:
-        """Do this rank's part of a step, and hear from all ranks how it went. Raises the same error on all of them."""
+        """Do this rank's part of a step, and gather the reports of all ranks. Raises the same error on all of them."""
         result: Mapping[str, Any]
         try:
             with atomic_files.as_checkpoint_error(self.doing, self.checkpoints.folder):
@@ -114,7 +114,7 @@ class CollectiveSave:
         except CheckpointError as error:
             fenced, first = isinstance(error, CheckpointFenced), isinstance(error.__cause__, OSError)
             result = {"error": str(error), "fenced": fenced, "first": first}
-        except Exception as error:  # noqa: BLE001  # All ranks are told, and raise it.
+        except Exception as error:  # noqa: BLE001  # All ranks raise it.
             result = {"error": f"{self.doing} failed on rank {self.rank}: {type(error).__name__}: {error}"}
         report = _SaveReport(socket.gethostname(), str(self.checkpoints.folder.absolute()), **result)
         messages = byte_collectives.gather(msgspec.json.encode(report), self.group)
@@ -125,7 +125,7 @@ class CollectiveSave:
         return reports
 
 
-def _is_there(path: Path, part: manifest.PartFile) -> bool:
+def _is_complete(path: Path, part: manifest.PartFile) -> bool:
     try:
         return path.stat().st_size == part.size
     except OSError:

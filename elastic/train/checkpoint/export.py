@@ -1,8 +1,8 @@
-"""One plain file from a checkpoint, for those who do not train: `torch.load(file, weights_only=True)`.
+"""Exports a checkpoint to one plain file for inference: `torch.load(file, weights_only=True)`.
 
     python -m elastic.train.export checkpoints model.pt
 
-also for sharded state, and without a process group.
+It works for sharded state too, and needs no process group.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ log = logging.getLogger(__name__)
 
 
 def export(checkpoint: str | os.PathLike[str], file: str | os.PathLike[str], parts: Sequence[str] = ("model",)) -> Path:
-    """Write parts of a checkpoint into one file for `torch.load(file, weights_only=True)`, whole or not at all.
+    """Export components of a checkpoint to one file for `torch.load(file, weights_only=True)`, atomically.
 
-    Sharded tensors are written whole, on the CPU; they must fit into this machine's memory. No process group is needed.
+    Sharded tensors are assembled on the CPU and must fit into the memory of this machine. No process group is needed.
 
     Args:
-        checkpoint: One checkpoint's folder, or a folder of them, of which the newest whole one is taken.
-        file: The file to write; one that is there is replaced. Its folder is made if need be.
-        parts: The names of the parts. With one part the file holds that part's tree: for `model` its state dict. With
-            several it holds a dict of them by name, and under "elastic_parts" the list of the names.
+        checkpoint: The directory of one checkpoint, or a directory of checkpoints, for the newest one that can be read.
+        file: The file to write; an existing file is replaced. Its directory is created if it does not exist.
+        parts: The names of the components. With one name the file holds the tree of that component: for `model` its
+            state dict. With several names it holds a dict of the trees by name, and their list under "elastic_parts".
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
-        CheckpointError: A part is not there, no checkpoint can be read, or the file cannot be written.
-        CheckpointDamaged: The one checkpoint that was named is damaged.
+        CheckpointError: A component does not exist, no checkpoint can be read, or the file cannot be written.
+        CheckpointDamaged: `checkpoint` names one checkpoint, and it is damaged.
         ValueError: `parts` is empty.
     """
     if not parts:
-        raise ValueError("name at least one part")
+        raise ValueError("name at least one component")
     trees = _read(Path(checkpoint), tuple(dict.fromkeys(parts)))
     target = Path(file)
     content = {**trees, PARTS: list(trees)} if len(trees) > 1 else next(iter(trees.values()))
@@ -60,14 +60,14 @@ def _read(place: Path, names: Sequence[str]) -> dict[str, Any]:
         missing = [n for n in names if n not in candidate.meta.parts and n not in candidate.meta.sharded]
         if missing:
             there = ", ".join([*candidate.meta.parts, *candidate.meta.sharded]) or "none"
-            raise CheckpointError(f"{candidate.folder} has no part {', '.join(missing)}; it has {there}")
+            raise CheckpointError(f"{candidate.folder} has no component {', '.join(missing)}; it has {there}")
         try:
             return {name: _part(candidate, name) for name in names}
         except CheckpointDamaged as error:
             if manifest.entry_of(place):
                 raise CheckpointDamaged(f"{place} is damaged: {error}") from error
-            log.warning("checkpoint %s is skipped: %s", candidate.folder, error)
-    raise CheckpointError(f"there is no checkpoint in {place} that can be read")
+            log.warning("skipping checkpoint %s: %s", candidate.folder, error)
+    raise CheckpointError(f"no checkpoint in {place} can be read")
 
 
 def _candidates(checkpoints: Checkpoints, place: Path) -> list[CheckpointCandidate]:
@@ -93,15 +93,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `python -m elastic.train.export`.
 
     Args:
-        arguments: The command line after the module's name; that of this process if None.
+        arguments: The command line after the name of the module; None: that of this process.
 
     Returns:
-        The exit code: 0, or that of the error that was printed.
+        The exit code: 0, or that of the printed error.
     """
     parser = argparse.ArgumentParser("python -m elastic.train.export", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("checkpoint", help="a checkpoint (step-….gN), or the folder of them: then its newest")
-    parser.add_argument("file", help="the file to write; one that is there is replaced")
-    parser.add_argument("--part", action="append", help="a part to write; again for several (default: model)")
+    parser.add_argument("checkpoint", help="a checkpoint (step-….gN), or a directory of them, for the newest one")
+    parser.add_argument("file", help="the file to write; an existing file is replaced")
+    parser.add_argument("--part", action="append", help="a component to export; may be repeated (default: model)")
     given = parser.parse_args(arguments)
     try:
         export(given.checkpoint, given.file, given.part or ("model",))

@@ -1,22 +1,23 @@
-"""Who may write into a checkpoint folder: the newest generation, and nobody of an older one.
+"""Fencing of a checkpoint directory: only the newest generation may write.
 
 Rules
 -----
-1. A generation claims the folder with its mark, `<incarnation>/<g>`, before its workers start. Claims are numbered
-   folders, `fence/0000000012/`, each published whole by a rename that fails when the number is taken. So of two
-   claims that race one loses, looks again, and may find that it is too old. The highest number is the one that counts.
-2. A generation never claims after a higher one of the same incarnation. A frozen agent that wakes up cannot take the
-   folder back.
-3. A claim lists the checkpoints that count at that moment. From then on a checkpoint counts only if it is in that list,
-   or carries the mark of that claim, or was written by nobody who ever owned this folder: without elastic-launch, or by
-   another job and then copied here.
-4. A save looks at the mark before it writes, before it renames and after it renamed.
+1. A generation claims the directory with its fencing token (the `mark`), `<incarnation>/<g>`, before its workers start.
+   Claims are numbered directories, `fence/0000000012/`, each published atomically by a rename that fails if the number
+   is taken. So one of two concurrent claims fails, reads the newest claim again, and may find that its own token is too
+   old. The highest number is the valid claim.
+2. A generation never claims after a higher one of the same incarnation. A suspended agent that resumes cannot reclaim
+   the directory.
+3. A claim lists the checkpoints that are valid at that time. From then on a checkpoint is valid only if it is in that
+   list, has the token of that claim, or was not written by any owner of this directory: without elastic-launch, or by
+   another job and then copied.
+4. A save checks the claim before it writes, before it renames and after it has renamed.
 
-Rule 3 is what makes this safe, not rule 4: a writer that was frozen between its last look and its rename leaves a
-folder that no reader ever takes, however late it lands. So there is no lock, and nothing waits for a dead holder.
+Rule 3 makes this safe, not rule 4: a writer that is suspended between its last check and its rename leaves a directory
+that no reader accepts, however late it appears. So there is no lock, and nothing waits for a dead holder.
 
-On NFS this needs close-to-open consistency (the default): every look opens the folder anew. A claim writes into the
-folder before it lists it, so that its listing is not an old one.
+On NFS this needs close-to-open consistency (the default): every check opens the directory again. A claim writes into
+the directory before it lists it, so that the listing is current.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from elastic.train.checkpoint import atomic_files, manifest
 FENCE = "fence"
 CLAIM = "claim.json"
 CLAIMS_KEPT = 8
-"""Claims that stay on disk, for people. Only the newest one counts."""
+"""Claims that stay on disk, for people. Only the newest one is valid."""
 CLAIM_TRIES_MAX = 16
-"""Races lost in a row before a claim gives up; each one means that another generation claimed meanwhile."""
+"""Attempts of a claim; each failed one means that another generation has claimed the directory meanwhile."""
 ACCEPTED_MAX = 256
-"""Checkpoints that a claim lists at most, the newest first."""
+"""The largest number of checkpoints that a claim lists, the newest first."""
 INCARNATIONS_MAX = 64
-"""Owners that a claim remembers at most. A writer that slept through so many new stores is not expected."""
+"""The largest number of owners that a claim lists. No writer is expected to outlive 64 empty etcds."""
 
 _NUMBER = re.compile(r"\d{10,19}")
 _MARK = re.compile(r"(?P<incarnation>[^/]{1,128})/(?P<g>\d{1,19})")
 
 
 class FenceClaim(msgspec.Struct, frozen=True):
-    """One claim as it stands on disk: whose folder it is, and the checkpoints that count from before it.
+    """One claim on disk: the owner of the directory, and the valid checkpoints of earlier owners.
 
-    `incarnations` are those that ever owned the folder, this one included, the newest last.
+    `incarnations` are all owners of the directory so far, including this one, the newest last.
     """
 
     mark: Annotated[str, msgspec.Meta(pattern=rf"^{_MARK.pattern}\Z")]
@@ -59,7 +60,7 @@ class FenceClaim(msgspec.Struct, frozen=True):
     incarnations: tuple[str, ...]
 
     def accepts(self, name: str, mark: str) -> bool:
-        """Tell whether a checkpoint counts (rule 3), by its folder's name and the mark in its meta.json."""
+        """Return whether a checkpoint is valid (rule 3), by its name and the fencing token in its meta.json."""
         return mark == self.mark or name in self.accepted or mark.rpartition("/")[0] not in self.incarnations
 
 
@@ -67,20 +68,20 @@ _claim = msgspec.json.Decoder(FenceClaim)
 
 
 def claim(folder: Path, mark: str, marks: Callable[[], Iterable[tuple[str, str | None]]] | None = None) -> str:
-    """Make `folder` the property of the generation that `mark` names, creating it if need be.
+    """Claim `folder`, which is created if it does not exist, for the generation with the fencing token `mark`.
 
-    `marks` lists the checkpoints that are there, the newest first: the name of each and its mark, None where the mark
+    `marks` lists the existing checkpoints, the newest first: each with its name and fencing token, None if the token
     cannot be read. By default they are the checkpoints of `elastic.train.checkpoint` in `folder`.
 
-    Returns the mark of another job that claimed it after this one had had it, otherwise "": two jobs that run on one
-    folder take it from each other. Returns at once when the mark already stands there. Raises CheckpointFenced when a
-    higher generation of the same incarnation has it, and CheckpointError, with the mend, when the folder cannot be read
-    or written.
+    Returns the token of another job that has claimed the directory since this job did, otherwise "": two jobs with one
+    directory take it from each other. Does nothing if the token is already the valid claim. Raises CheckpointFenced if
+    a higher generation of the same incarnation owns the directory, and CheckpointError, with a fix, if the directory
+    cannot be read or written.
     """
     incarnation, _ = _split(mark)
     fence = folder / FENCE
     taken_by = ""
-    with atomic_files.as_checkpoint_error("claiming the checkpoint folder", folder):
+    with atomic_files.as_checkpoint_error("claiming the checkpoint directory", folder):
         fence.mkdir(parents=True, exist_ok=True)
         for _ in range(CLAIM_TRIES_MAX):
             staged = atomic_files.staging(fence, ".claim-")
@@ -90,7 +91,7 @@ def claim(folder: Path, mark: str, marks: Callable[[], Iterable[tuple[str, str |
                     return taken_by
                 if standing is not None and overtaken(mark, standing.mark):
                     raise CheckpointFenced(
-                        f"{folder} already belongs to generation {standing.mark}; {mark} comes too late"
+                        f"{folder} already belongs to generation {standing.mark}, which is newer than {mark}"
                     )
                 before = () if standing is None else tuple(i for i in standing.incarnations if i != incarnation)
                 owners = (*before, incarnation)[-INCARNATIONS_MAX:]
@@ -102,24 +103,24 @@ def claim(folder: Path, mark: str, marks: Callable[[], Iterable[tuple[str, str |
                     _prune(fence)
             finally:
                 atomic_files.drop(staged)
-    raise CheckpointError(f"claiming {folder} as {mark} failed: others claimed it {CLAIM_TRIES_MAX} times meanwhile")
+    raise CheckpointError(f"claiming {folder} for {mark} failed: others claimed it {CLAIM_TRIES_MAX} times meanwhile")
 
 
-def check(folder: Path, mark: str, setting: str = "--checkpoint_dir") -> None:
-    """Return if `mark` stands in the folder; raise CheckpointFenced, saying whose folder it is, if another does.
+def check(folder: Path, mark: str, setting: str = "--checkpoint-dir") -> None:
+    """Raise CheckpointFenced, naming the owner of the directory, unless `mark` is its valid claim.
 
-    `setting` is what the user names the folder with.
+    `setting` is the flag or variable that names the directory.
     """
     standing = current(folder)
     if standing is None:
         raise CheckpointFenced(
-            f"{folder} carries no mark, but this worker is of generation {mark}; "
-            "it was emptied while the job ran, or it is not the folder that the launcher claimed"
+            f"no generation has claimed {folder}, but this worker is of generation {mark}; "
+            "the directory was emptied while the job ran, or is not the one that the launcher claimed"
         )
     if _split(standing.mark)[0] != _split(mark)[0]:
         raise CheckpointFenced(
             f"another job ({standing.mark}) has claimed {folder} since this one ({mark}) did; "
-            f"give each job its own {setting}"
+            f"use a separate {setting} for each job"
         )
     if standing.mark != mark:
         raise CheckpointFenced(
@@ -129,13 +130,13 @@ def check(folder: Path, mark: str, setting: str = "--checkpoint_dir") -> None:
 
 
 def current(folder: Path) -> FenceClaim | None:
-    """Read the claim that counts, None if the folder was never claimed."""
-    with atomic_files.as_checkpoint_error("reading the mark", folder):
+    """Read the valid claim; None if the directory was never claimed."""
+    with atomic_files.as_checkpoint_error("reading the claim", folder):
         return _newest(folder / FENCE)[1]
 
 
 def overtaken(mark: str, standing: str) -> bool:
-    """Tell whether `standing` is of a later generation of the same incarnation."""
+    """Return whether the token `standing` is of a later generation of the same incarnation than `mark`."""
     (incarnation, g), (standing_incarnation, standing_g) = _split(mark), _split(standing)
     return standing_incarnation == incarnation and standing_g > g
 
@@ -143,12 +144,12 @@ def overtaken(mark: str, standing: str) -> bool:
 def _split(mark: str) -> tuple[str, int]:
     match = _MARK.fullmatch(mark)
     if match is None:
-        raise ValueError(f"a mark is <incarnation>/<generation>: {mark!r}")
+        raise ValueError(f"{mark!r} is not a fencing token; write <incarnation>/<generation>")
     return match["incarnation"], int(match["g"])
 
 
 def _newest(fence: Path) -> tuple[int, FenceClaim | None]:
-    """Find the highest claim and its number; (0, None) if there is none. One that vanishes was pruned: look again."""
+    """Find the highest claim and its number; (0, None) if there is none. If a claim was pruned meanwhile, retry."""
     for _ in range(CLAIM_TRIES_MAX):
         numbers = _numbers(fence)
         if not numbers:
@@ -159,8 +160,8 @@ def _newest(fence: Path) -> tuple[int, FenceClaim | None]:
         except FileNotFoundError:
             continue
         except UNREADABLE as error:
-            raise CheckpointError(f"{path} is damaged ({error}); remove {fence} if no job runs on it") from error
-    raise CheckpointError(f"{path} is damaged (it has no {CLAIM}); remove {fence} if no job runs on it")
+            raise CheckpointError(f"{path} is damaged ({error}); remove {fence} if no job uses it") from error
+    raise CheckpointError(f"{path} is damaged (it has no {CLAIM}); remove {fence} if no job uses it")
 
 
 def _numbers(fence: Path) -> list[int]:
@@ -171,16 +172,16 @@ def _numbers(fence: Path) -> list[int]:
 
 
 def _marks(folder: Path) -> Iterator[tuple[str, str | None]]:
-    """The checkpoints in `folder`, each with its mark."""
+    """Yield the checkpoints in `folder`, each with its fencing token."""
     for entry in manifest.entries(folder):
         try:
             yield entry.name, manifest.read_meta(entry).mark
         except CheckpointDamaged:
-            yield entry.name, None  # Its reader says what is wrong with it; only the list tells whether it is ours.
+            yield entry.name, None  # A reader reports the damage; it may still be in the list of a claim.
 
 
 def _accepted(marks: Iterable[tuple[str, str | None]], standing: FenceClaim | None) -> tuple[str, ...]:
-    """List the checkpoints that count under the claim that stands now (all, if there is none)."""
+    """List the checkpoints that are valid under the current claim; all of them if there is none."""
     counting = (
         name
         for name, mark in marks

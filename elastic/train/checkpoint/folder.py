@@ -1,4 +1,4 @@
-"""The checkpoints in one folder, read and written by one worker: whole or not there, and fenced by generation."""
+"""The checkpoints in one directory, read and written by one worker: atomic, and fenced by generation."""
 
 from __future__ import annotations
 
@@ -23,20 +23,27 @@ if TYPE_CHECKING:
     from elastic.train.statedict.sharded import Template
 
 KEEP = 3
-"""Checkpoints that stay. Two would do if none were ever damaged."""
+"""The number of checkpoints that stay. Two would be enough if none were ever damaged."""
 RELISTS_MAX = 5
-"""How often `load` lists again because what it was about to read was replaced by newer ones meanwhile."""
+"""How often `load` lists again because newer checkpoints replaced the one that it was about to read."""
 MARK_WAIT_S = 10.0
-"""How long `load` waits for its generation's mark: the agent of M_id 0 writes it while other nodes already start."""
+"""How long `load` waits for the claim of its generation: node rank 0 writes it while other nodes already start."""
 MARK_POLL_S = (0.002, 0.05)
-"""Each look is twice as long after the one before, within these bounds: mostly the mark comes within milliseconds."""
+"""Bounds of the poll interval, which doubles each time: usually the claim appears within milliseconds."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One checkpoint in memory: its step, its generation (0 without elastic-launch), its folder and its parts."""
+    """One checkpoint in memory.
+
+    Attributes:
+        step: The number of steps that were trained.
+        generation: The generation that wrote it; 0 without elastic-launch.
+        folder: The directory of the checkpoint.
+        parts: The components by name.
+    """
 
     step: int
     generation: int
@@ -44,12 +51,12 @@ class Loaded:
     parts: Mapping[str, Any]
 
     def __getitem__(self, part: str) -> Any:
-        """The part that was saved under this name. `KeyError` if there is none."""
+        """Return the component with this name. Raises `KeyError` if there is none."""
         return self.parts[part]
 
 
 class Checkpoints:
-    """The checkpoints in one folder, as one worker sees and writes them."""
+    """The checkpoints in one directory, as one worker reads and writes them."""
 
     def __init__(
         self,
@@ -61,16 +68,17 @@ class Checkpoints:
         mark: str | None = None,
         reports: bool = True,
     ) -> None:
-        """Read what is not given from the environment that elastic-launch sets. Touches no disk.
+        """Take the arguments, and defaults from the environment that elastic-launch sets. Does not access the disk.
 
         Args:
-            folder: Where the checkpoints lie; ELASTIC_CHECKPOINT_DIR, or `checkpoints`.
-            keep: How many checkpoints stay, at least 1; the older ones are removed after a save.
-            rank: The rank of this worker, of which only 0 writes; RANK, or 0.
-            generation: The generation of this worker, part of the name of what it saves; ELASTIC_GENERATION, or 0.
-            mark: What the fence must say for this worker to write; "" switches fencing off. ELASTIC_FENCE if `folder`
-                is the launcher's own. A folder that only the script knows is not fenced: nobody claims it.
-            reports: Whether the agent gets the step of each checkpoint, for the budget of restarts.
+            folder: The checkpoint directory. Default: ELASTIC_CHECKPOINT_DIR, or `checkpoints`.
+            keep: The number of checkpoints that stay, 1 or more; a save removes older ones.
+            rank: The rank of this worker; only rank 0 writes. Default: RANK, or 0.
+            generation: The generation of this worker, which is part of a checkpoint's name. Default:
+                ELASTIC_GENERATION, or 0.
+            mark: The fencing token with which this worker may write; "" disables fencing. Default: ELASTIC_FENCE if
+                `folder` is that of the launcher; other directories are not fenced, because no agent claims them.
+            reports: Report the step of each checkpoint to the agent, for the restart budget.
 
         Raises:
             ValueError: `keep` is less than 1.
@@ -82,29 +90,29 @@ class Checkpoints:
         self.folder = Path(folder if folder is not None else given)
         self.keep = keep
         own = environment.read(environ)
-        self.rank = rank if rank is not None else max(own.rank, 0)  # A parameter server has none.
+        self.rank = rank if rank is not None else max(own.rank, 0)  # A parameter server has rank -1.
         self.generation = generation if generation is not None else own.generation
         ours = self.folder.absolute() == Path(given).absolute()
         self.mark = mark if mark is not None else (environ.get("ELASTIC_FENCE") or "" if ours else "")
         self._progress_file = environ.get("ELASTIC_PROGRESS_FILE") if reports else None
         self.damaged: dict[str, CheckpointDamaged] = {}
-        """Checkpoints that could not be read, and why."""
-        self._said: set[Path] = set()
+        """Checkpoints that could not be read, with their errors."""
+        self._warned: set[Path] = set()
 
     # Reading.
 
     def candidates(self) -> list[CheckpointCandidate]:
-        """List the checkpoints that count. Nothing but their meta.json is read.
+        """List the valid checkpoints. It reads only their meta.json.
 
-        A checkpoint whose meta.json is damaged is left out, with a line in the log that says what is wrong, and so is
-        one that an older generation wrote after a newer one had begun.
+        It skips a checkpoint whose meta.json is damaged, and one that an older generation wrote after a newer one had
+        started, and logs a warning for each.
 
         Returns:
             The checkpoints, the newest first.
 
         Raises:
-            CheckpointFenced: This worker is itself of an older generation.
-            CheckpointError: The folder cannot be read.
+            CheckpointFenced: A newer generation than that of this worker owns the directory.
+            CheckpointError: The directory cannot be read.
         """
         claim = fence.current(self.folder)
         if self.mark and claim is not None and fence.overtaken(self.mark, claim.mark):
@@ -121,29 +129,29 @@ class Checkpoints:
             if claim is None or claim.accepts(entry.name, meta.mark):
                 candidates.append(CheckpointCandidate(entry.step, entry.generation, entry.folder, meta))
             else:
-                self._say_once(
+                self._warn_once(
                     entry.folder,
-                    f"checkpoint {entry.folder} is skipped: generation {meta.mark} wrote it when it was over",
+                    f"skipping checkpoint {entry.folder}: generation {meta.mark} wrote it after its end",
                 )
         return candidates
 
     def forget_damage(self) -> None:
-        """Look at every checkpoint as if for the first time."""
+        """Forget which checkpoints are damaged, so that they are read again."""
         self.damaged.clear()
 
     def read(self, candidate: CheckpointCandidate, *, map_location: Any = "cpu") -> dict[str, Any]:
-        """Read the replicated parts of a checkpoint, each verified while it is read.
+        """Read the replicated components of a checkpoint, and verify their checksums.
 
         Args:
             candidate: One of `candidates()`.
-            map_location: Where tensors go, as for `torch.load`.
+            map_location: The device of the tensors, as for `torch.load`.
 
         Returns:
-            The parts by name.
+            The components by name.
 
         Raises:
-            CheckpointDamaged: A file is missing or its checksum is wrong. A line in the log says so.
-            CheckpointError: A part holds what `torch.load(weights_only=True)` refuses.
+            CheckpointDamaged: A file is missing or its checksum is wrong; a warning is logged.
+            CheckpointError: A component has objects that `torch.load(weights_only=True)` rejects.
         """
         try:
             return {
@@ -157,27 +165,27 @@ class Checkpoints:
     def read_sharded(
         self, candidate: CheckpointCandidate, name: str, template: Template, group: Any = None
     ) -> dict[str, Any]:
-        """Read a sharded part, whatever world size wrote it. A collective: all ranks must see the folder.
+        """Read a sharded component, saved at any world size. A collective: all ranks must see the directory.
 
         Args:
             candidate: One of `candidates()`.
-            name: The part.
-            template: Makes what is read into from what was saved. Its keys say what is read; its tensors, DTensors and
-                others, are filled in place.
-            group: A process group of gloo's with all ranks that call this; None is the default one.
+            name: The name of the component.
+            template: Returns the tree to fill, given the saved tensors. Its keys select what is read; its tensors,
+                including DTensors, are filled in place.
+            group: A gloo process group of all ranks that call this; None: the default group.
 
         Returns:
-            What `template` made, filled.
+            The tree that `template` returned, filled.
 
         Raises:
-            CheckpointDamaged: A file is missing or its checksum is wrong. Each file is verified by one of the ranks.
-            CheckpointError: There is no such part, or it does not fit the template. All ranks raise the same.
+            CheckpointDamaged: A file is missing or its checksum is wrong. One rank verifies each file.
+            CheckpointError: The component does not exist, or it does not fit the template. All ranks raise the same.
         """
         from elastic.train.checkpoint import sharded_part
 
         if name not in candidate.meta.sharded:
             raise CheckpointError(
-                f"checkpoint {candidate.folder} has no sharded part {name!r}; "
+                f"checkpoint {candidate.folder} has no sharded component {name!r}; "
                 f"it has {', '.join(map(repr, candidate.meta.sharded)) or 'none'}"
             )
         try:
@@ -187,28 +195,31 @@ class Checkpoints:
             raise
 
     def verify(self, candidate: CheckpointCandidate) -> None:
-        """Read all files of a checkpoint once.
+        """Verify all files of a checkpoint.
+
+        Args:
+            candidate: One of `candidates()`.
 
         Raises:
-            CheckpointDamaged: A file is not what its meta.json says.
+            CheckpointDamaged: The size or checksum of a file differs from meta.json.
         """
         for file, part in candidate.meta.files.items():
             replicated_part.verify(candidate.folder / file, part)
 
     def refuse_to_start_over(self) -> None:
-        """Raise CheckpointDamaged if there were checkpoints and none could be read."""
+        """Raise CheckpointDamaged if there are checkpoints, but none could be read."""
         if self.damaged:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.damaged.items())
             raise CheckpointDamaged(
                 f"no checkpoint in {self.folder} can be read ({reasons}); "
-                "bring one back, or remove them all to start over"
+                "restore one, or remove them all to start from scratch"
             )
 
     def await_mark(self) -> None:
-        """Wait until this worker's generation owns the folder; not at all where nothing is fenced.
+        """Wait up to `MARK_WAIT_S` until this worker's generation owns the directory; returns at once without fencing.
 
-        Raises CheckpointFenced when a newer generation has it, and CheckpointError when no mark of ours comes: then
-        the launcher could not write there, or (on other ranks) the folder is not the one that rank 0 has.
+        Raises CheckpointFenced if a newer generation owns it, and CheckpointError if the claim does not appear: the
+        launcher could not write there, or (on other ranks) the directory is not that of rank 0.
         """
         if not self.mark:
             return
@@ -225,24 +236,20 @@ class Checkpoints:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
         if claim is not None and self.mark.rpartition("/")[0] in claim.incarnations[:-1]:
-            fence.check(self.folder, self.mark)  # Another job took it: that is the better word.
-        stands = "no mark" if claim is None else f"the mark of generation {claim.mark}"
+            fence.check(self.folder, self.mark)  # Another job has claimed it: this message is clearer.
+        owner = "no generation" if claim is None else f"generation {claim.mark}"
         if self.rank == 0:
             raise CheckpointError(
-                f"{self.folder.absolute()} carries {stands} instead of {self.mark}: "
-                "the launcher could not write there; its own lines say why"
+                f"{self.folder.absolute()} belongs to {owner} instead of {self.mark}: "
+                "the launcher could not write there; its log says why"
             )
         raise CheckpointError(
-            f"{self.folder.absolute()} on {socket.gethostname()} carries {stands} instead of {self.mark}, which stands "
-            "in that of rank 0: the folder is not shared; --checkpoint_dir must lie where every node can read it"
+            f"{self.folder.absolute()} on {socket.gethostname()} belongs to {owner} instead of {self.mark}, as that of "
+            "rank 0 does: the directory is not shared; --checkpoint-dir must be readable on every node"
         )
 
     def load(self, *, map_location: Any = "cpu") -> Loaded | None:
-        """Read the newest whole checkpoint that counts, as `elastic.train.checkpoint.load` does, from this folder.
-
-        A checkpoint that is damaged is skipped, with a line in the log that says what is wrong. Sharded parts are left
-        out.
-        """
+        """Read the newest valid checkpoint of this directory; arguments and errors are those of the function `load`."""
         self.await_mark()
         for _ in range(RELISTS_MAX):
             self.forget_damage()
@@ -252,22 +259,18 @@ class Checkpoints:
                     parts = self.read(candidate, map_location=map_location)
                 except CheckpointDamaged:
                     if not candidate.folder.exists():
-                        break  # Newer ones replaced it meanwhile: list again.
+                        break  # Newer checkpoints replaced it meanwhile: list again.
                 else:
                     return Loaded(candidate.step, candidate.generation, candidate.folder, parts)
             else:
                 self.refuse_to_start_over()
                 return None
-        raise CheckpointError(f"the checkpoints in {self.folder} are replaced faster than they can be read")
+        raise CheckpointError(f"the checkpoints in {self.folder} are being replaced faster than they can be read")
 
     # Writing.
 
     def save(self, step: int, /, **parts: Any) -> Path | None:
-        """Write a checkpoint, as `elastic.train.checkpoint.save` does, into this folder.
-
-        When it fails, the checkpoints that were there before stay as they are. A second save of one step replaces the
-        first.
-        """
+        """Write a checkpoint into this directory; arguments, result and errors are those of the function `save`."""
         if self.rank != 0:
             return None
         check_names(step, parts)
@@ -279,7 +282,7 @@ class Checkpoints:
                 atomic_files.drop(staged)
 
     def stage(self) -> Path:
-        """Make the folder in which a checkpoint is written before it is published. Raises OSError, CheckpointFenced."""
+        """Create the staging directory of a checkpoint. Raises OSError, CheckpointFenced."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check()
         return atomic_files.staging(self.folder, f".saving-g{self.generation}-")
@@ -292,9 +295,9 @@ class Checkpoints:
         sharded: Mapping[str, Mapping[str, manifest.PartFile]] | None = None,
         world: int = 1,
     ) -> Path:
-        """Make what lies in `staged` the checkpoint of `step`, in one rename, and remove what is too old.
+        """Publish the staging directory as the checkpoint of `step`, with one rename, and remove old checkpoints.
 
-        Its files are as `parts` and `sharded` say, and on the disk. Raises OSError, CheckpointFenced.
+        `parts` and `sharded` describe its files, which are synced to disk. Raises OSError, CheckpointFenced.
         """
         meta = manifest.CheckpointMeta(
             step=step,
@@ -309,7 +312,7 @@ class Checkpoints:
         self._check()
         target = self.folder / manifest.name(step, self.generation)
         while not atomic_files.publish(staged, target):
-            atomic_files.discard(target)  # If we die right here, the checkpoint before this one serves.
+            atomic_files.discard(target)  # After a crash here, the previous checkpoint remains.
         self._check_after(target)
         self.damaged.pop(target.name, None)
         self._report(step)
@@ -321,24 +324,24 @@ class Checkpoints:
             fence.check(self.folder, self.mark)
 
     def _check_after(self, target: Path) -> None:
-        """Tell whether what was just published counts, if the folder was claimed in that moment."""
+        """Raise CheckpointFenced if a claim during the rename makes the published checkpoint invalid."""
         claim = fence.current(self.folder) if self.mark else None
         if claim is not None and not claim.accepts(target.name, self.mark):
             fence.check(self.folder, self.mark)
 
     def _report(self, step: int) -> None:
-        """Tell the agent the newest committed step, for the budget of restarts."""
+        """Report the newest committed step to the agent, for the restart budget."""
         if self._progress_file:
             try:
                 replace_file(Path(self._progress_file), f"{step}\n".encode())
             except OSError as error:
-                log.warning("step %d is saved, but the agent is not told: %s", step, error)
+                log.warning("saved step %d, but cannot report it to the agent: %s", step, error)
 
     def _prune(self) -> None:
-        """Keep the newest `keep` that count and are not known to be damaged; remove what is older, and strays."""
+        """Keep the newest `keep` valid checkpoints that are not known to be damaged; remove older and stray ones."""
         claim = fence.current(self.folder) if self.mark else None
         if claim is not None and claim.mark != self.mark:
-            return  # The folder was claimed in this moment. What is too old is for its new owner to judge.
+            return  # Another generation has just claimed the directory, and decides what is too old.
         count = 0
         for entry in manifest.entries(self.folder):
             if count >= self.keep or _is_stray(entry, claim):
@@ -349,65 +352,66 @@ class Checkpoints:
 
     def _skip(self, folder: Path, error: CheckpointDamaged) -> None:
         if not folder.exists():
-            return  # Newer ones replaced it meanwhile.
+            return  # Newer checkpoints replaced it meanwhile.
         self.damaged[folder.name] = error
-        self._say_once(folder, f"checkpoint {folder} is skipped: {error}")
+        self._warn_once(folder, f"skipping checkpoint {folder}: {error}")
 
-    def _say_once(self, folder: Path, line: str) -> None:
-        if folder not in self._said:
-            self._said.add(folder)
+    def _warn_once(self, folder: Path, line: str) -> None:
+        if folder not in self._warned:
+            self._warned.add(folder)
             log.warning("%s", line)
 
 
 def save(step: int, /, **parts: Any) -> Path | None:
-    """Write a checkpoint into the launcher's folder, on rank 0; the other ranks return at once.
+    """Write a checkpoint into the job's checkpoint directory, on rank 0; the other ranks return immediately.
+
+    If it fails, earlier checkpoints are unchanged. A second save of the same step replaces the first.
 
     Args:
         step: The number of steps that were trained, 0 or more.
-        **parts: What is saved, by name: anything that `torch.load(weights_only=True)` takes.
-
-    When it fails, the checkpoints that were there before stay as they are. A second save of one step replaces the
-    first.
+        **parts: The components by name: anything that `torch.load(weights_only=True)` accepts.
 
     Returns:
-        The checkpoint's folder once the disk has it, None on every rank but 0.
+        The directory of the checkpoint, synced to disk; None on every rank except 0.
 
     Raises:
-        CheckpointFenced: Another generation owns the folder.
-        CheckpointError: It cannot be written; the text has the fix. Or a part would not be loaded again.
-        ValueError: The step is negative, or a part's name is not an identifier.
+        CheckpointFenced: Another generation owns the directory.
+        CheckpointError: It cannot be written, with a fix in the message; or a component could not be loaded.
+        ValueError: The step is negative, or the name of a component is not an identifier.
     """
     return Checkpoints().save(step, **parts)
 
 
 def load(*, map_location: Any = "cpu") -> Loaded | None:
-    """Read the newest whole checkpoint of the launcher's folder, on any rank.
+    """Read the newest valid checkpoint of the job's checkpoint directory, on any rank.
+
+    It skips damaged checkpoints, with a warning in the log, and does not read sharded components.
 
     Args:
-        map_location: Where tensors go, as for `torch.load`.
+        map_location: The device of the tensors, as for `torch.load`.
 
     Returns:
-        The checkpoint in memory, None when there is none.
+        The checkpoint in memory, None if there is none.
 
     Raises:
-        CheckpointDamaged: There are checkpoints and all are damaged. Training never starts over in silence.
-        CheckpointFenced: This worker is of an older generation.
-        CheckpointError: The folder is not the one that rank 0 uses, so that ranks would go on from different steps;
-            or it cannot be read.
+        CheckpointDamaged: There are checkpoints, but all are damaged. Training never silently starts from scratch.
+        CheckpointFenced: A newer generation than that of this worker owns the directory.
+        CheckpointError: The directory is not that of rank 0, so that ranks would resume from different steps; or it
+            cannot be read.
     """
     return Checkpoints().load(map_location=map_location)
 
 
 def check_names(step: int, parts: Iterable[str]) -> None:
-    """Raise ValueError unless a step and the names of its parts can be saved."""
+    """Raise ValueError for a negative step, or a component name that is not an identifier."""
     if step < 0:
-        raise ValueError(f"a step is 0 or more, not {step}")
+        raise ValueError(f"step is {step}; it must be 0 or more")
     if not all(map(str.isidentifier, parts)):
-        raise ValueError(f"parts are named as Python names are, not {', '.join(parts)}")
+        raise ValueError(f"component names must be valid Python names: {', '.join(parts)}")
 
 
 def _is_stray(entry: manifest.CheckpointEntry, claim: fence.FenceClaim | None) -> bool:
-    """Tell whether a checkpoint was written by an older world after `claim`. A damaged one is not told from others."""
+    """Return whether an older generation wrote a checkpoint after `claim`. False for a damaged one."""
     try:
         return claim is not None and not claim.accepts(entry.name, manifest.read_meta(entry).mark)
     except CheckpointDamaged:

@@ -1,4 +1,4 @@
-"""One replicated part as one file: written by torch.save and summed on the way, verified while it is read."""
+"""One replicated component as one file: written by torch.save with a checksum, which is verified on reading."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from elastic.errors import CheckpointDamaged, CheckpointError
 from elastic.train.checkpoint import atomic_files, manifest
 
 CHUNK = 1 << 20
-"""Bytes that are written and summed at a time: few enough to be in the processor's cache for both."""
+"""Bytes that are written and summed at a time: few enough to stay in the CPU's cache for both."""
 
 
 class ChecksumWriter:
-    """A file for torch.save that sums what passes and remembers why a write failed (torch only says that it did)."""
+    """A file for torch.save that computes the checksum and keeps the OSError of a write, which torch hides."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Write to `file`, which is at its start."""
+        """Write to `file`, which must be at its start."""
         self._file = file
         self._crc = 0
         self._size = 0
@@ -42,11 +42,11 @@ class ChecksumWriter:
         return len(view)
 
     def tell(self) -> int:
-        """How much was written."""
+        """Return the number of bytes written."""
         return self._size
 
     def flush(self) -> None:
-        """Hand what is buffered to the system."""
+        """Flush the buffer to the operating system."""
         try:
             self._file.flush()
         except OSError as error:
@@ -54,24 +54,24 @@ class ChecksumWriter:
             raise
 
     def close(self) -> None:
-        """Hand over what is buffered. The file is closed by who opened it."""
+        """Flush the buffer. The caller that opened the file closes it."""
         self.flush()
 
     def fileno(self) -> int:
-        """The descriptor, for fsync."""
+        """Return the file descriptor, for fsync."""
         self.flush()
         return self._file.fileno()
 
     @property
     def part(self) -> manifest.PartFile:
-        """What meta.json says of the file."""
+        """The entry of the file in meta.json."""
         return manifest.PartFile(self._size, crc32=f"{self._crc:08x}")
 
 
 def write(path: Path, tree: Any) -> manifest.PartFile:
-    """Write a part into a new file and wait until the disk has it.
+    """Write a component to a new file and sync it to disk.
 
-    Raises OSError, and CheckpointError when the tree holds what `read` would refuse.
+    Raises OSError, and CheckpointError if the tree has objects that `read` would reject.
     """
     part = save_file(path, tree)
     require_loadable_file(path, path.stem)
@@ -79,9 +79,9 @@ def write(path: Path, tree: Any) -> manifest.PartFile:
 
 
 def save_file(path: Path, tree: Any) -> manifest.PartFile:
-    """Write a new file as `torch.save` does, and wait until the disk has it.
+    """Write a new file as `torch.save` does, and sync it to disk.
 
-    Raises OSError, where `torch.save` would raise a RuntimeError without the reason.
+    Raises OSError where `torch.save` would raise a RuntimeError without the reason.
     """
     import torch
 
@@ -98,31 +98,31 @@ def save_file(path: Path, tree: Any) -> manifest.PartFile:
 
 
 def write_all(folder: Path, trees: Mapping[str, Any]) -> dict[str, manifest.PartFile]:
-    """Write parts into a folder, each named after its part; raises as `write`."""
+    """Write components to files in a directory, each named after its component. Raises like `write`."""
     return {name: write(folder / f"{name}.pt", tree) for name, tree in trees.items()}
 
 
 def require_loadable_file(file: Any, part: str) -> None:
-    """Raise CheckpointError if `file`, written by torch.save, would not be loaded again."""
+    """Raise CheckpointError if `file`, written by torch.save, has objects that `read` would reject."""
     import torch
 
     require_loadable(sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file)), part)
 
 
 def require_loadable(unsafe: Sequence[str], part: str) -> None:
-    """Raise CheckpointError if there are such classes in a part."""
+    """Raise CheckpointError if a component has objects of unsafe classes."""
     if unsafe:
         raise CheckpointError(
-            f"part {part!r} holds {', '.join(unsafe)}, which would not be loaded again; "
-            "save tensors, numbers, text, lists and dicts, or name it to torch.serialization.add_safe_globals"
+            f"component {part!r} contains {', '.join(unsafe)}, which torch.load(weights_only=True) rejects; save "
+            "tensors, numbers, strings, lists and dicts, or allow it with torch.serialization.add_safe_globals"
         )
 
 
 def read(path: Path, part: manifest.PartFile, map_location: Any) -> Any:
-    """Read a part; CheckpointDamaged when its file is not what `part` says.
+    """Read a component. Raises CheckpointDamaged if the size or checksum of its file differs from `part`.
 
-    One thread sums the file while this one loads it, so that a cold file is read from the disk once. What was loaded
-    is only returned if the sum is right.
+    A second thread computes the checksum while this one loads the file, so that a file that is not cached is read from
+    disk once. Raises CheckpointError for objects that `torch.load(weights_only=True)` rejects.
     """
     import torch
 
@@ -137,15 +137,15 @@ def read(path: Path, part: manifest.PartFile, map_location: Any) -> Any:
             try:
                 return torch.load(file, map_location=map_location, weights_only=True)
             finally:
-                verdict.result()  # If both fail, this is the error that is raised: damage explains the other one.
+                verdict.result()  # If both fail, this error wins: damage explains the other one.
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} holds more than tensors, numbers, text, lists and dicts, and is not loaded for safety: {error}"
+            f"{path} contains more than tensors, numbers, strings, lists and dicts, which is not safe to load: {error}"
         ) from error
 
 
 def verify(path: Path, part: manifest.PartFile) -> None:
-    """Read a file once; CheckpointDamaged when it is not what `part` says."""
+    """Verify a file. Raises CheckpointDamaged if its size or checksum differs from `part`."""
     import hashlib
 
     with atomic_files.as_damage(path.name), path.open("rb", buffering=0) as file:

@@ -1,7 +1,7 @@
-"""One sharded part as one folder, written and read by torch.distributed.checkpoint (DCP).
+"""One sharded component as one directory, written and read by torch.distributed.checkpoint (DCP).
 
-Tensors and plain values are loaded with `weights_only=True`. What DCP itself would unpickle freely is not left to it:
-its `.metadata` goes through an unpickler that knows a handful of names, and plain values through `torch.load`.
+Nothing is unpickled without restrictions: tensors and plain values are loaded by `torch.load(weights_only=True)`, and
+the `.metadata` of DCP by an unpickler that accepts only the names in `_KNOWN`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic.errors import CheckpointDamaged, CheckpointError
+from elastic.train import torch_internals
 from elastic.train.checkpoint import atomic_files, manifest, replicated_part
 from elastic.train.comm import byte_collectives
 from elastic.train.comm.rank_errors import RankError, decode_errors, encode_error
@@ -48,14 +49,14 @@ _KNOWN = {
     "pathlib": {"PosixPath"},
     "collections": {"OrderedDict"},
 }
-"""All that a `.metadata` may name, besides the types of torch's numbers."""
+"""All names that a `.metadata` may refer to, in addition to torch's dtypes."""
 
 
 def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, manifest.PartFile]:
-    """Write a part into a new folder, every rank of `group` its own shards; the files that this rank wrote.
+    """Write a component to a new directory, every rank of `group` its shards, and return the files of this rank.
 
-    They are on the disk when this returns. Raises OSError where one is the cause on this rank, CheckpointError for
-    what went wrong elsewhere; all ranks raise if one does.
+    The files are synced to disk. Raises OSError for an error of this rank's disk, CheckpointError for another error; if
+    one rank raises, all do.
     """
     writer = _ShardWriter(folder)
     try:
@@ -70,19 +71,19 @@ def write(folder: Path, flat: Mapping[str, Any], group: Any) -> dict[str, manife
 
 
 def read(folder: Path, files: Mapping[str, manifest.PartFile], template: Template, group: Any) -> dict[str, Any]:
-    """Read into what `template` makes: its tensors are filled in place. Every rank of `group` calls it.
+    """Fill the tree that `template` returns, its tensors in place; a collective of `group`.
 
-    Each file is verified by one rank, `.metadata` by all. Raises CheckpointDamaged and CheckpointError, on all ranks.
+    One rank verifies each file, and all verify `.metadata`. Raises CheckpointDamaged and CheckpointError, on all ranks.
     """
     _verify(folder, files, group)
     return _load(folder, template, process_group=group)
 
 
 def read_whole(folder: Path, files: Mapping[str, manifest.PartFile]) -> dict[str, Any]:
-    """Read a part in this process alone, each tensor whole, on the CPU. Raises CheckpointDamaged, CheckpointError."""
+    """Read a component in this process alone, with full tensors on the CPU. Raises like `read`."""
     for file, part in files.items():
         replicated_part.verify(folder / file, part)
-    return _load(folder, _whole_tensors, no_dist=True)
+    return _load(folder, _whole_tensors, **torch_internals.load_alone())
 
 
 def _whole_tensors(saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def _whole_tensors(saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
     }
 
 
-def _load(folder: Path, template: Template, **ranks: Any) -> dict[str, Any]:
+def _load(folder: Path, template: Template, *, function: Any = load, **ranks: Any) -> dict[str, Any]:
     saved: dict[str, SavedTensor | None] = {}
     for key, stored in metadata(folder).state_dict_metadata.items():
         saved[key] = None
@@ -101,31 +102,31 @@ def _load(folder: Path, template: Template, **ranks: Any) -> dict[str, Any]:
     state = template(saved)
     planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with _explained("loading", folder):
-        _call(load, state, storage_reader=_ShardReader(folder), planner=planner, **ranks)
+        _call(function, state, storage_reader=_ShardReader(folder), planner=planner, **ranks)
     return state
 
 
-_NOT_DCPS = (
+_NOT_METADATA = (
     *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError),
     *(MemoryError, OverflowError, RecursionError),
 )
-"""What the unpickler raises for what is none, and for lengths in it that no memory holds."""
+"""Errors of the unpickler for other data, and for lengths that exceed the memory."""
 
 
 def metadata(folder: Path) -> Metadata:
-    """Read DCP's `.metadata`; CheckpointDamaged when it holds anything but what DCP writes there."""
+    """Read DCP's `.metadata`. Raises CheckpointDamaged if it contains anything that DCP does not write."""
     try:
         with atomic_files.as_damage(f"{folder.name}/{METADATA}"), (folder / METADATA).open("rb") as file:
             loaded = _MetadataUnpickler(file).load()
-    except _NOT_DCPS as error:
-        raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's ({error})") from error
+    except _NOT_METADATA as error:
+        raise CheckpointDamaged(f"{folder.name}/{METADATA} is not metadata of DCP ({error})") from error
     if not isinstance(loaded, Metadata):
-        raise CheckpointDamaged(f"{folder.name}/{METADATA} is not DCP's")
+        raise CheckpointDamaged(f"{folder.name}/{METADATA} is not metadata of DCP")
     return loaded
 
 
 def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) -> None:
-    """Verify all files, shared out over the ranks, and tell everybody what was found."""
+    """Verify all files, distributed over the ranks. Raises CheckpointDamaged, the same on all ranks."""
     rank, world = byte_collectives.rank_and_size(group)
     own = None
     try:
@@ -141,11 +142,11 @@ def _verify(folder: Path, files: Mapping[str, manifest.PartFile], group: Any) ->
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Takes the names that DCP's metadata needs, and no other.
+    """Accepts the names that DCP's metadata needs, and no others.
 
-    DCP writes `.metadata` as a bare pickle and reads it with `pickle.load`, which runs whatever is in it. The reader of
-    `torch.load(weights_only=True)`, with these names as `torch.serialization.safe_globals`, would do, but torch opens
-    it only for files that `torch.save` wrote (torch 2.13).
+    DCP writes `.metadata` as a plain pickle and reads it with `pickle.load`, which executes any code in it.
+    `torch.load(weights_only=True)` with these names as `torch.serialization.safe_globals` would be enough, but it only
+    reads files that `torch.save` wrote (torch 2.13).
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -153,11 +154,11 @@ class _MetadataUnpickler(pickle.Unpickler):
             module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         ):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it names {module}.{name}")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
 
 
 class _ChecksumFileSystem(FileSystem):
-    """DCP's files: each is summed while it is written, and the reason of a failure is kept."""
+    """The file system of DCP, which computes checksums and keeps the OSError of a failed write."""
 
     def __init__(self) -> None:
         self.written: dict[str, manifest.PartFile] = {}
@@ -192,7 +193,7 @@ class _ShardWriter(FileSystemWriter):
         self.fs: _ChecksumFileSystem = _ChecksumFileSystem()
 
     def storage_meta(self) -> None:
-        """Nothing: DCP would note the name of the staging folder, which is gone after the rename."""
+        """Return None: DCP would record the name of the staging directory, which the rename changes."""
 
 
 class _ShardReader(FileSystemReader):
@@ -206,7 +207,7 @@ class _SavePlanner(DefaultSavePlanner):
         self.part = part
 
     def create_local_plan(self) -> Any:
-        """Refuse what could not be loaded again. What this raises DCP tells to all ranks."""
+        """Reject objects that could not be loaded. DCP raises the error on all ranks."""
         plain = io.BytesIO()
         torch.save({key: value for key, value in self.state_dict.items() if not isinstance(value, torch.Tensor)}, plain)
         plain.seek(0)
@@ -220,18 +221,18 @@ class _LoadPlanner(DefaultLoadPlanner):
 
 
 def _call(function: Any, *arguments: Any, **named: Any) -> None:
-    """Call DCP without the warning that no process group stands, which is as we want it in a world of one."""
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+    """Call DCP without its warning that there is no process group, which is normal at world size 1."""
+    warnings.filterwarnings("ignore", message="torch.distributed is (disabled, )?unavailable or uninitialized")
     function(*arguments, **named)
 
 
 @contextmanager
 def _explained(doing: str, folder: Path) -> Iterator[None]:
-    """Turn what DCP raises (not an Exception) into a CheckpointError with the first cause."""
+    """Convert the CheckpointException of DCP, not an Exception, to a CheckpointError with the root cause."""
     try:
         yield
     except CheckpointException as error:
         rank, failure = min(error.failures.items())
         cause = failure[0]
         why = f"{type(cause).__name__}: {cause}".splitlines()[0]
-        raise CheckpointError(f"{doing} the sharded part {folder.name!r} failed on rank {rank}: {why}") from error
+        raise CheckpointError(f"{doing} the sharded component {folder.name!r} failed on rank {rank}: {why}") from error

@@ -1,7 +1,7 @@
-"""Whether all ranks have the same checkpoint folder before them.
+"""Checks that all ranks see the same checkpoint directory.
 
-A folder of the same name on each machine looks just right until the node that saved is gone. So at the first commit
-rank 0 writes a small file with a random name, tells the others over the network what it is called, and everybody looks.
+A separate directory of the same name on each machine seems to work until the node that saved is gone. So at the first
+commit rank 0 writes a small file with a random name, broadcasts the name, and every rank checks that it sees the file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _PREFIX = ".probe-"
 
 
 def why_not_shared(folder: Path, *, host: str, rank: int, group: Any) -> str:
-    """Say on every rank why `folder` is not one folder that all see; "" if it is, or if rank 0 cannot write there.
+    """Return a message if `folder` is not shared by all ranks; "" if it is, or if rank 0 cannot write there.
 
-    A collective of `group`. `host` is this rank's.
+    A collective of `group`; all ranks get the same message. `host` is that of this rank.
     """
     token = ""
     if rank == 0:
-        with suppress(CheckpointError):  # The save itself says the same.
+        with suppress(CheckpointError):  # The save reports the same.
             token = write_token(folder)
     token = byte_collectives.broadcast(token.encode() if rank == 0 else None, 0, group).decode()
     if not token:
@@ -40,20 +40,20 @@ def why_not_shared(folder: Path, *, host: str, rank: int, group: Any) -> str:
 
 
 def write_token(folder: Path) -> str:
-    """Write the token file, on rank 0; what the others are told. Raises CheckpointError with the mend."""
+    """Write the token file, on rank 0, and return the token for the other ranks. Raises CheckpointError with a fix."""
     token = secrets.token_hex(8)
-    with atomic_files.as_checkpoint_error("looking whether the folder is shared", folder):
+    with atomic_files.as_checkpoint_error("checking whether the directory is shared", folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             (folder / f"{_PREFIX}{token}").write_text(token)
         except OSError:
-            remove_token(folder, token)  # A full disk takes the name of a file and not what is in it.
+            remove_token(folder, token)  # A full disk creates the file but does not take its contents.
             raise
     return token
 
 
 def sees_token(folder: Path, token: str) -> bool:
-    """Tell whether the file that rank 0 wrote is in this rank's folder. One that cannot be read is not."""
+    """Return whether this rank can read the token file of rank 0."""
     try:
         return (folder / f"{_PREFIX}{token}").read_text() == token
     except OSError:
@@ -61,18 +61,19 @@ def sees_token(folder: Path, token: str) -> bool:
 
 
 def remove_token(folder: Path, token: str) -> None:
-    """Remove the token file, on rank 0, once everybody has looked. Where that fails now, the save says why."""
+    """Remove the token file, on rank 0, after all ranks have checked it. The save reports an error of the disk."""
     with suppress(OSError):
         (folder / f"{_PREFIX}{token}").unlink()
 
 
 def not_shared(writer: str, folder: Path, others: Sequence[tuple[str, str]]) -> str:
-    """Say in one line that a folder is not shared.
+    """Return the one-line message for a directory that is not shared.
 
-    `writer` is the host of rank 0, `folder` its folder; `others` are host and folder of those who do not see it.
+    `writer` is the host of rank 0, `folder` its directory; `others` are hosts and directories of ranks that do not see
+    its files.
     """
     named = ", ".join(f"{where} on {host}" for host, where in dict.fromkeys(others))
     return (
-        f"the checkpoint folder is not shared: what {writer} writes to {folder} is not seen in {named}; "
-        "give a --checkpoint_dir that every node can read and write, or checkpoints are lost with their node"
+        f"the checkpoint directory is not shared: files that {writer} writes to {folder} are missing in {named}; use a "
+        "--checkpoint-dir that every node can read and write, otherwise a node failure deletes checkpoints"
     )

@@ -1,1 +1,1 @@
-"""The collectives of the library: broadcasts of bytes, trees of tensors, redistribution of shards."""
+"""The collectives of the library: messages of bytes, broadcasts of trees, redistribution of shards."""

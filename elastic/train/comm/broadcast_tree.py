@@ -1,4 +1,4 @@
-"""Trees that some ranks have are given to those that have not."""
+"""Broadcasts trees from the ranks that have them to the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic.train.statedict import tree
 
 
 class _PackedTree(msgspec.Struct, frozen=True, array_like=True):
-    """A tree without its tensors, and the type and shape of each of them."""
+    """A tree without its tensors, and the dtype and shape of each tensor."""
 
     packed: bytes
     tensors: list[tuple[str, tuple[int, ...]]]
@@ -24,10 +24,11 @@ _decoder = msgspec.msgpack.Decoder(_PackedTree)
 
 
 def broadcast_trees(trees: Mapping[str, Any] | None, holders: Sequence[bool], group: Any) -> dict[str, Any]:
-    """Give everybody the same trees. A collective; `holders` is the same everywhere, by rank.
+    """Return the same trees on all ranks; a collective.
 
-    `trees` are those of a rank that holds them, None elsewhere. Whoever holds them gets its own back; the tensors of
-    the others are on the CPU.
+    `trees` are those of a rank that has them, None on the other ranks. `holders` tells for each rank whether it has
+    them, and is the same on all ranks. A rank that has the trees gets its own; the tensors of the others are on the
+    CPU.
     """
     source = list(holders).index(True)
     if all(holders):

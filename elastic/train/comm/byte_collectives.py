@@ -1,7 +1,7 @@
 """Small messages between all ranks of a group: bytes, not pickled objects.
 
-The group is one of gloo's, also where training uses NCCL, so that nothing here touches a card. A message travels
-together with its size, in one collective; what is longer than `inline_bytes` takes a second one.
+The group is a gloo group, even if training uses NCCL, so that no message uses a GPU. A message and its size travel in
+one collective; a message longer than `inline_bytes` needs a second one.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import torch
 import torch.distributed as dist
 
 INLINE_BYTES_MAX: Final = 16 << 10
-"""The random states of a rank fit in."""
+"""The RNG states of a rank fit."""
 INLINE_BYTES_MIN: Final = 64
 ALL_INLINE_BYTES: Final = 1 << 20
-"""What the ranks of a large world together send before they know how much anybody has to say."""
+"""Bytes that all ranks together send before they know the sizes of the messages."""
 _SIZE_BYTES: Final = 8
 
 
 def inline_bytes(world: int) -> int:
-    """How long a message may be that needs one collective."""
+    """Return the size of the largest message that needs only one collective, in bytes."""
     return max(INLINE_BYTES_MIN, min(INLINE_BYTES_MAX, ALL_INLINE_BYTES // world))
 
 
 def rank_and_size(group: Any = None) -> tuple[int, int]:
-    """The rank of this process in a group, and how many there are; 0 and 1 where there is no process group."""
+    """Return the rank of this process in a group, and the size of the group; 0 and 1 without a process group."""
     return (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
 
 
 def gather(data: bytes, group: Any = None) -> list[bytes]:
-    """What every rank says, by rank. Every rank of the group calls it; each may say something of another length."""
+    """Gather a message from every rank, by rank; a collective. The messages may differ in length."""
     _, world = rank_and_size(group)
     if world == 1:
         return [data]
@@ -47,7 +47,7 @@ def gather(data: bytes, group: Any = None) -> list[bytes]:
 
 
 def broadcast(data: bytes | None, source: int, group: Any = None) -> bytes:
-    """What the rank `source` says; the others pass None. Every rank of the group calls it."""
+    """Broadcast the message of the rank `source`; the others pass None. A collective."""
     _, world = rank_and_size(group)
     if world == 1:
         assert data is not None
@@ -68,7 +68,7 @@ def broadcast(data: bytes | None, source: int, group: Any = None) -> bytes:
 
 
 def _sized(data: bytes, inline: int) -> torch.Tensor:
-    """The size of a message and its beginning."""
+    """Return the size of a message and its first `inline` bytes."""
     return _padded(len(data).to_bytes(_SIZE_BYTES, "little") + data[:inline], _SIZE_BYTES + inline)
 
 
@@ -76,8 +76,8 @@ def _padded(data: bytes, size: int) -> torch.Tensor:
     return torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
 
 
-def _all(mine: torch.Tensor, world: int, group: Any) -> list[bytes]:
-    """One collective: what all ranks have, each as long as this one's."""
-    found = [torch.empty_like(mine) for _ in range(world)]
-    dist.all_gather(found, mine, group=group)
-    return [one.numpy().tobytes() for one in found]
+def _all(own: torch.Tensor, world: int, group: Any) -> list[bytes]:
+    """Gather tensors of equal length from all ranks."""
+    gathered = [torch.empty_like(own) for _ in range(world)]
+    dist.all_gather(gathered, own, group=group)
+    return [tensor.numpy().tobytes() for tensor in gathered]

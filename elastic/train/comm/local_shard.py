@@ -1,4 +1,4 @@
-"""The part of a tensor that this rank has: of a DTensor its shard, of any other tensor all of it."""
+"""The part of a tensor on this rank: the shard of a DTensor, or the whole of any other tensor."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from elastic.train.statedict.sharded import is_dtensor
 
 
 class LocalShards:
-    """Finds the parts, and remembers where the shards of a mesh lie: that is asked for at every commit."""
+    """Finds the parts, and caches the boxes of the shards of a mesh, which every commit needs."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
         self._boxes: dict[Any, Box] = {}
 
     def local(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Box | None]:
-        """The memory of this rank's part, and where it lies in the whole; None: it is the whole.
+        """Return the memory of this rank's part, and its box in the whole tensor; None for the whole tensor.
 
-        Call it under `torch.no_grad()`, where a DTensor gives its shard itself. Raises `TypeError` for a DTensor that
-        holds partial sums.
+        Call it under `torch.no_grad()`, where `to_local` of a DTensor returns the shard itself. Raises `TypeError` for
+        a DTensor with partial sums.
         """
         if not is_dtensor(tensor):
             return tensor.detach(), None
@@ -30,7 +29,7 @@ class LocalShards:
         box = self._boxes.get(place)
         if box is None:
             if any(placement.is_partial() for placement in shard.placements):
-                raise TypeError("a DTensor that holds partial sums has no place in a state; redistribute it first")
+                raise TypeError("a State cannot contain a DTensor with partial sums; redistribute it first")
             (chunk,) = shard.__create_chunk_list__()
             box = self._boxes[place] = Box(tuple(chunk.offsets), tuple(chunk.sizes))
         return shard.to_local(), box

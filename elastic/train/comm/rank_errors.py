@@ -1,4 +1,4 @@
-"""Errors that a rank sends to the others, and that all of them raise (pure)."""
+"""Errors that a rank sends to the others, so that all ranks raise them (pure)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from elastic.errors import CheckpointError, RestoreUnrecoverable
 
 
 class RankError(msgspec.Struct, frozen=True):
-    """What went wrong on a rank, and whether the next try may do better."""
+    """An error of a rank, and whether a retry may succeed."""
 
     text: str
     transient: bool
 
     @classmethod
     def of(cls, error: CheckpointError) -> RankError:
-        """The error as a rank sends it to the others."""
+        """Return the error as a rank sends it to the others."""
         return cls(str(error), error.transient)
 
 
@@ -25,17 +25,17 @@ _decoder = msgspec.json.Decoder(RankError | None)
 
 
 def encode_error(error: RankError | None) -> bytes:
-    """The message of a rank, which may have no error to tell."""
+    """Encode the message of a rank; None for no error."""
     return msgspec.json.encode(error)
 
 
 def decode_errors(messages: Iterable[bytes]) -> list[RankError | None]:
-    """What each rank has sent, by rank."""
+    """Decode the messages of all ranks."""
     return [_decoder.decode(message) for message in messages]
 
 
 def raise_first(errors: Iterable[RankError | None]) -> None:
-    """Raise the first error that a rank has sent, the same on all ranks: unrecoverable unless it is transient."""
+    """Raise the first error, the same on all ranks: `CheckpointError` if transient, else `RestoreUnrecoverable`."""
     for error in errors:
         if error is not None:
             raise CheckpointError(error.text, transient=True) if error.transient else RestoreUnrecoverable(error.text)

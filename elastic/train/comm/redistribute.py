@@ -1,9 +1,9 @@
-"""Tensors between ranks: everybody says what it has and what it needs, and gets what it needs.
+"""Redistributes tensors between ranks: each rank offers what it has, requests what it needs, and receives that.
 
-Who sends what to whom is planned by `elastic.train.comm.tensor_boxes`, the same on every rank. The bytes go over a gloo
-group, from and to CPU memory; nothing is pickled. Parts of one rank for another that are small travel together. The
-messages of all ranks have one order, and a rank that has enough of them on the way waits for its oldest, so no two
-ranks ever wait for each other.
+`elastic.train.comm.tensor_boxes` plans the transfers, the same on every rank. The bytes go over a gloo group, from and
+to CPU memory; nothing is pickled. Small parts from one rank to another share a message. The messages of all ranks have
+one global order, and a rank with enough messages in flight waits for its oldest one, so no two ranks ever wait for each
+other.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from elastic.train.comm import byte_collectives
 from elastic.train.comm.tensor_boxes import Box, Transfer, overlap, plan_transfers, split
 
 MESSAGE_BYTES_MAX = 64 << 20
-"""Bytes of one message."""
+"""The largest size of a message, in bytes."""
 SMALL_BYTES = 1 << 20
-"""What is smaller travels with others, in one message of at most this many bytes and one part."""
+"""Smaller parts share messages, which grow up to this size in bytes plus one part."""
 ALIGNED_BYTES = 16
-ON_THE_WAY_BYTES_MAX = 256 << 20
-"""Bytes that a rank sends and receives at a time. What has no place in contiguous CPU memory costs as many more."""
+IN_FLIGHT_BYTES_MAX = 256 << 20
+"""Bytes that a rank sends and receives at a time. Parts outside contiguous CPU memory take as much memory again."""
 
 
 class TensorPiece(NamedTuple):
@@ -40,13 +40,13 @@ class TensorPiece(NamedTuple):
 
     @classmethod
     def whole(cls, tensor: torch.Tensor) -> TensorPiece:
-        """A tensor of which a rank has or needs all."""
+        """Return the piece that is the whole tensor."""
         shape = tuple(tensor.shape)
         return cls(Box.whole(shape), tensor.detach(), shape)
 
 
 class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank says of a tensor: its type, its global shape, and the parts."""
+    """The description of a tensor: its dtype, its global shape, and the parts."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -54,11 +54,11 @@ class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExchangeRequest(msgspec.Struct, frozen=True):
-    """What a rank says: what it has, what it needs, and what is wrong with its own call ("" if nothing)."""
+    """The request of a rank: what it offers, what it needs, and the problem with its own call, "" if none."""
 
     offers: dict[str, TensorInfo]
     needs: dict[str, TensorInfo]
-    trouble: str = ""
+    problem: str = ""
 
 
 _decoder = msgspec.json.Decoder(ExchangeRequest)
@@ -67,35 +67,34 @@ _decoder = msgspec.json.Decoder(ExchangeRequest)
 def exchange(group: Any, offers: Mapping[str, Sequence[TensorPiece]], needs: Mapping[str, TensorPiece]) -> None:
     """Fill the tensors of `needs` in place from the `offers` of all ranks.
 
-    Every rank of the group calls it at the same time, with what it has; both may be empty. Raises `TensorsMissing` when
-    nobody has a part that somebody needs, and `TensorsDiffer` when types or shapes do not fit; both on all ranks,
-    before anything is sent.
+    A collective; both may be empty. Raises `TensorsMissing` if no rank has a part that a rank needs, and
+    `TensorsDiffer` if dtypes or shapes disagree; both on all ranks, before anything is sent.
     """
-    said = [
+    requests = [
         _decoder.decode(reply)
         for reply in byte_collectives.gather(msgspec.json.encode(_build_request(offers, needs)), group)
     ]
-    trouble = disagreement(said)
-    if trouble is not None:
-        raise TensorsDiffer(trouble)
+    problem = disagreement(requests)
+    if problem is not None:
+        raise TensorsDiffer(problem)
     transfers = plan_transfers(
-        [{key: kind.boxes for key, kind in request.offers.items()} for request in said],
-        [{key: kind.boxes[0] for key, kind in request.needs.items()} for request in said],
+        [{key: kind.boxes for key, kind in request.offers.items()} for request in requests],
+        [{key: kind.boxes[0] for key, kind in request.needs.items()} for request in requests],
     )
     with torch.no_grad():
         _carry_out(group, transfers, offers, needs)
 
 
-def disagreement(said: Sequence[ExchangeRequest]) -> str | None:
-    """What keeps the ranks from an exchange, in words; None if nothing does."""
-    for rank, request in enumerate(said):
-        if request.trouble:
-            return f"rank {rank}: {request.trouble}"
+def disagreement(requests: Sequence[ExchangeRequest]) -> str | None:
+    """Return why the ranks cannot exchange tensors; None if they can."""
+    for rank, request in enumerate(requests):
+        if request.problem:
+            return f"rank {rank}: {request.problem}"
     known: dict[str, tuple[int, TensorInfo]] = {}
-    for rank, request in enumerate(said):
+    for rank, request in enumerate(requests):
         for key, kind in request.needs.items():
             known.setdefault(key, (rank, kind))
-    for rank, request in enumerate(said):
+    for rank, request in enumerate(requests):
         for key, kind in (*request.needs.items(), *request.offers.items()):
             if key not in known:
                 continue
@@ -109,32 +108,32 @@ def disagreement(said: Sequence[ExchangeRequest]) -> str | None:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a contiguous tensor, as bytes in one dimension."""
+    """View the memory of a contiguous tensor as bytes in one dimension."""
     return tensor.reshape(-1).view(torch.uint8)
 
 
 def _build_request(offers: Mapping[str, Sequence[TensorPiece]], needs: Mapping[str, TensorPiece]) -> ExchangeRequest:
     all_of_them = [(key, piece) for key, pieces in offers.items() for piece in pieces] + list(needs.items())
     for key, piece in all_of_them:
-        trouble = _trouble(piece)
-        if trouble:
-            return ExchangeRequest({}, {}, f"{key} {trouble}")
+        problem = _problem(piece)
+        if problem:
+            return ExchangeRequest({}, {}, f"{key} {problem}")
     for key, pieces in offers.items():
         if len({(piece.tensor.dtype, piece.shape) for piece in pieces}) > 1:
-            return ExchangeRequest({}, {}, f"{key} is offered with several types or shapes")
+            return ExchangeRequest({}, {}, f"{key} is offered with several dtypes or shapes")
     return ExchangeRequest(
         {key: _kind(pieces) for key, pieces in offers.items() if pieces},
         {key: _kind([piece]) for key, piece in needs.items()},
     )
 
 
-def _trouble(piece: TensorPiece) -> str:
+def _problem(piece: TensorPiece) -> str:
     if piece.tensor.layout is not torch.strided or piece.tensor.is_quantized or piece.tensor.is_meta:
-        return f"is of a kind that cannot be sent ({piece.tensor.layout}, {piece.tensor.dtype})"
+        return f"has a layout or dtype that cannot be sent ({piece.tensor.layout}, {piece.tensor.dtype})"
     if tuple(piece.tensor.shape) != piece.box.sizes:
-        return f"has the shape {list(piece.tensor.shape)}, but its part of the whole is {piece.box}"
+        return f"has the shape {list(piece.tensor.shape)}, but its box is {piece.box}"
     if not piece.box.inside(piece.shape):
-        return f"is the part {piece.box} of a tensor that has only {list(piece.shape)}"
+        return f"has the box {piece.box}, outside of the tensor's shape {list(piece.shape)}"
     return ""
 
 
@@ -145,9 +144,9 @@ def _kind(pieces: Sequence[TensorPiece]) -> TensorInfo:
 
 @dataclass
 class _TensorMessage:
-    """Parts that go from one rank to another together, in this order.
+    """Parts that go from one rank to another in one message, in this order.
 
-    `place` is that of its first part among all transfers of all ranks, and `tag` counts the messages of a pair.
+    `place` is the position of its first part among all transfers of all ranks; `tag` numbers the messages of a pair.
     """
 
     place: tuple[int, int]
@@ -160,7 +159,7 @@ class _TensorMessage:
 
 @dataclass
 class _PendingMessage:
-    """A message on the way, its memory, and the parts of it that go to another place once it is here."""
+    """A message in flight, its buffer, and the parts to copy from the buffer once it has arrived."""
 
     size: int
     work: Any
@@ -168,7 +167,7 @@ class _PendingMessage:
     unpack: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def finish(self) -> int:
-        """Wait until it is there; the bytes that are no longer on the way."""
+        """Wait for the message, and return its size in bytes."""
         self.work.wait()
         for source, target in self.unpack:
             target.copy_(source)
@@ -190,7 +189,7 @@ def _carry_out(
     under_way: deque[_PendingMessage] = deque()
     size = 0
     for message in _messages(me, transfers, itemsizes):
-        while under_way and size + message.size > ON_THE_WAY_BYTES_MAX:
+        while under_way and size + message.size > IN_FLIGHT_BYTES_MAX:
             size -= under_way.popleft().finish()
         under_way.append(_send(group, message, offers) if message.source == me else _receive(group, message, needs))
         size += message.size
@@ -199,7 +198,7 @@ def _carry_out(
 
 
 def _messages(me: int, transfers: Sequence[Transfer], itemsizes: Mapping[str, int]) -> list[_TensorMessage]:
-    """The messages that this rank sends and receives. Both ends of a pair make the same ones, in the same order."""
+    """Return the messages that this rank sends and receives. Both ends of a pair build the same ones in one order."""
     messages: list[_TensorMessage] = []
     tags: dict[tuple[int, int], int] = {}
     small: dict[tuple[int, int], _TensorMessage] = {}
@@ -251,7 +250,7 @@ def _receive(group: Any, message: _TensorMessage, needs: Mapping[str, TensorPiec
 
 
 def _places(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The memory of a message, and in it the places of its parts, one after the other."""
+    """Return the buffer of a message, and the views of its parts in it."""
     sizes = [part.numel() * part.dtype.itemsize for part in parts]
     starts = list(accumulate(map(_padded, sizes), initial=0))
     buffer = torch.empty(starts[len(parts) - 1] + sizes[-1], dtype=torch.uint8, device="cpu")
@@ -262,7 +261,7 @@ def _places(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Ten
 
 
 def _padded(size: int) -> int:
-    """Bytes up to a place where a number of any type may begin."""
+    """Round up to the alignment of every dtype."""
     return -(-size // ALIGNED_BYTES) * ALIGNED_BYTES
 
 
@@ -275,7 +274,7 @@ def _offered(pieces: Sequence[TensorPiece], box: Box) -> torch.Tensor:
 
 
 def _part(piece: TensorPiece, box: Box) -> torch.Tensor:
-    """The part of the tensor that is `box` of the whole."""
+    """Return the part of the tensor with the box `box`."""
     part = piece.tensor.detach()
     for d, (start, size) in enumerate(zip(box.offsets, box.sizes, strict=True)):
         part = part.narrow(d, start - piece.box.offsets[d], size)
@@ -283,5 +282,5 @@ def _part(piece: TensorPiece, box: Box) -> torch.Tensor:
 
 
 def _rank(group: Any, rank: int) -> int:
-    """The rank in the world of a rank of the group."""
+    """Convert a rank of the group to the global rank."""
     return rank if group is None else dist.get_global_rank(group, rank)

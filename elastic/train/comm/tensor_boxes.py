@@ -1,8 +1,8 @@
-"""Boxes of a global tensor, and the plan of who sends which box to whom.
+"""Boxes of a global tensor, and the plan of the transfers between ranks (pure).
 
-A sharded tensor is cut into boxes, one for each rank; a replicated tensor is one box that many ranks hold. Any such
-layout becomes any other by cutting the boxes that are needed along the boxes that are there. The plan is a pure
-function of what all ranks say, so every rank makes the same one and nobody has to send it.
+A sharded tensor is split into boxes, one for each rank; a replicated tensor is one box on many ranks. Splitting the
+needed boxes along the offered boxes converts any layout to any other. The plan depends only on the requests of all
+ranks, so every rank computes the same plan and none has to send it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from elastic.errors import TensorsMissing
 
 
 class Box(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A part of a global tensor: where it begins and its size, in elements, for each dimension.
+    """A part of a global tensor: its offset and size, in elements, for each dimension.
 
-    A tensor without dimensions has the box `Box((), ())`, of one element.
+    A tensor without dimensions has the box `Box((), ())`, with one element.
     """
 
     offsets: tuple[int, ...]
@@ -27,16 +27,16 @@ class Box(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Box:
-        """The box that is all of a tensor."""
+        """Return the box of a whole tensor."""
         return cls((0,) * len(shape), tuple(shape))
 
     @property
     def numel(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return prod(self.sizes)
 
     def inside(self, shape: Sequence[int]) -> bool:
-        """Tell whether this is a part of a tensor of `shape`."""
+        """Return whether this is a part of a tensor of `shape`."""
         return len(self.offsets) == len(self.sizes) == len(shape) and all(
             offset >= 0 and size >= 0 and offset + size <= length
             for offset, size, length in zip(self.offsets, self.sizes, shape, strict=True)
@@ -47,7 +47,7 @@ class Box(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """One part of a tensor that goes from a rank to a rank; from a rank to itself it is a copy."""
+    """The transfer of one part of a tensor from a rank to a rank; a local copy if both are the same."""
 
     source: int
     target: int
@@ -56,7 +56,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 def overlap(a: Box, b: Box) -> Box | None:
-    """What two boxes of a tensor have in common, None if that is nothing."""
+    """Return the intersection of two boxes of a tensor, None if it is empty."""
     if len(a.sizes) != len(b.sizes):
         return None
     offsets, sizes = [], []
@@ -70,7 +70,7 @@ def overlap(a: Box, b: Box) -> Box | None:
 
 
 def subtract(box: Box, part: Box) -> list[Box]:
-    """What is left of a box when a part that lies inside it is taken: boxes that do not overlap."""
+    """Return the rest of a box without a part inside it, as boxes that do not overlap."""
     left = []
     offsets, sizes = list(box.offsets), list(box.sizes)
     for d, (start, size) in enumerate(zip(part.offsets, part.sizes, strict=True)):
@@ -82,9 +82,9 @@ def subtract(box: Box, part: Box) -> list[Box]:
 
 
 def split(box: Box, numel_max: int) -> Iterator[Box]:
-    """Cut a box along its first dimensions until no part has more than `numel_max` elements (at least 1).
+    """Split a box along its first dimensions until no part has more than `numel_max` elements (at least 1).
 
-    The parts come in the order of their elements, and each is contiguous where the box is.
+    The parts are in the order of their elements; each is contiguous if the box is.
     """
     if box.numel <= max(numel_max, 1):
         yield box
@@ -98,11 +98,11 @@ def split(box: Box, numel_max: int) -> Iterator[Box]:
 
 
 def plan_transfers(offers: Sequence[Mapping[str, Sequence[Box]]], needs: Sequence[Mapping[str, Box]]) -> list[Transfer]:
-    """Who sends what to whom, so that every rank gets all of the box that it needs, each element exactly once.
+    """Plan the transfers with which every rank receives the boxes that it needs, each element exactly once.
 
-    Both are by rank. A rank takes from itself what it has; the rest comes from the holder that can give the largest
-    part, and among equals from the one that sends the least so far. Raises `TensorsMissing`, naming the first part
-    that nobody has.
+    Both arguments are by rank. A rank copies locally what it has. The rest comes from the rank with the largest
+    matching part, and among equals from the one that sends the least so far. Raises `TensorsMissing`, naming the first
+    part that no rank has.
     """
     sent = [0] * len(offers)
     transfers: list[Transfer] = []
@@ -126,7 +126,7 @@ def plan_transfers(offers: Sequence[Mapping[str, Sequence[Box]]], needs: Sequenc
 
 
 class _ChunkIndex:
-    """The boxes of one key and who has them, found by where they begin in the first dimension."""
+    """The offered boxes of one key and their ranks, indexed by the offset in the first dimension."""
 
     def __init__(self, by_rank: Sequence[Sequence[Box]]) -> None:
         self._by_rank = by_rank
@@ -140,7 +140,7 @@ class _ChunkIndex:
         self._longest = max((box.sizes[0] for box in holders if box.sizes), default=0)
 
     def taken_from(self, rank: int, need: Box) -> tuple[list[Box], list[Box]]:
-        """What is left of `need`, and the parts that the rank itself has."""
+        """Return the rest of `need`, and the parts of it that the rank itself has."""
         left, taken = [need], []
         for box in self._by_rank[rank]:
             rest = []
@@ -155,7 +155,7 @@ class _ChunkIndex:
         return left, taken
 
     def best(self, wanted: Box, sent: Sequence[int]) -> tuple[int, Box] | None:
-        """The holder to ask, and the part that it gives."""
+        """Return the rank with the best part of `wanted`, and that part; None if no rank has any."""
         first, last = 0, len(self._held)
         if wanted.sizes:
             first = bisect_left(self._starts, (wanted.offsets[0] - self._longest,))

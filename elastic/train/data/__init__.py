@@ -1,1 +1,1 @@
-"""Samples in an exact order, whatever the world size: samplers, streams, batch sizes."""
+"""Samplers, streams and batch sizes that keep the data order exact at any world size."""

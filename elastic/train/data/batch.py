@@ -1,9 +1,9 @@
-"""How large a batch is when the world changes: `elastic.GlobalBatch`.
+"""`elastic.GlobalBatch`: the batch size when the world size changes.
 
 Two ways::
 
-    batch = elastic.GlobalBatch(total=512, max_per_rank=64)                # the same numbers in every world
-    batch = elastic.GlobalBatch(per_rank=64, lr="linear", lr_base=256)     # the batch grows with the world
+    batch = elastic.GlobalBatch(total=512, max_per_rank=64)                # the same global batch at any world size
+    batch = elastic.GlobalBatch(per_rank=64, lr="linear", lr_base=256)     # the global batch grows with the world size
 
     sampler = elastic.ElasticSampler(dataset, batch=batch)
     loader = elastic.DataLoader(dataset, sampler=sampler)
@@ -15,18 +15,18 @@ Two ways::
             optimizer.zero_grad()
             state.commit(every=50)
 
-With `total` every step uses the same samples in every world, and the gradient is that of the mean over all of them. A
-run whose world changes ends with the same parameters as one whose world does not, up to rounding, since sums are added
-in another order.
+With `total` every step uses the same samples at any world size, and its gradient is that of the mean over all of them.
+A run whose world size changes ends with the same parameters as one whose world size does not, up to rounding, because
+the order of the additions differs.
 
-What is *not* the same in another world:
+What is *not* the same at another world size:
 
-- **Dropout** and other random layers: each rank draws its own numbers, so a sample meets another mask.
-- **BatchNorm** in training takes mean and variance of the micro-batch that it sees, and those have other sizes in
-  another world; padding samples count there too. SyncBatchNorm sees a whole step only where `max_per_rank` is not
-  needed. GroupNorm and LayerNorm look at one sample at a time: nothing changes.
+- **Dropout** and other random layers: each rank has its own RNG, so a sample gets another mask.
+- **BatchNorm** in training uses the mean and variance of the micro-batch, whose size depends on the world size; padding
+  samples count too. SyncBatchNorm covers a whole step only if `max_per_rank` does not split it. GroupNorm and LayerNorm
+  normalize each sample separately: nothing changes.
 - A loss that is not a mean over samples (a sum, or a mean over tokens): `scale_loss` counts samples.
-- Gradient clipping stays the same if it is done when `is_last_micro_batch`, on the summed gradient.
+- Gradient clipping stays the same if you clip the summed gradient, when `is_last_micro_batch` is true.
 """
 
 from __future__ import annotations
@@ -50,49 +50,49 @@ LR_RULES: Final[Mapping[str, Callable[[float], float]]] = {
     "sqrt": math.sqrt,
     "none": lambda times: 1.0,
 }
-"""What the learning rate is multiplied by when the batch is `times` as large as `lr_base`.
+"""The factor of the learning rate when the global batch is `times` as large as `lr_base`.
 
 linear: Goyal et al. 2017, for SGD. sqrt: Krizhevsky 2014, the usual choice for Adam (Malladi et al. 2022).
 """
 
 GROUP_RATES: Final = ("lr", "initial_lr", "max_lr", "min_lr")
-"""Learning rates in an optimizer's groups: its own, the schedulers' base, and those that OneCycleLR keeps there."""
+"""The learning rates in an optimizer's groups: its own, the schedulers' base, and those of OneCycleLR."""
 
 
 class BatchSource(Protocol):
-    """Where the batches come from: an `ElasticSampler` or an `ElasticStream`."""
+    """The source of the batches: an `ElasticSampler` or an `ElasticStream`."""
 
     @property
     def world(self) -> int:
-        """Number of ranks."""
+        """The number of ranks."""
 
     @property
     def weight(self) -> float:
-        """What the batch just taken counts."""
+        """The weight of the current batch in its step."""
 
     @property
     def is_last_micro_batch(self) -> bool:
-        """Whether the batch just taken completes its step."""
+        """Whether the current batch completes its step."""
 
 
 class GlobalBatch:
-    """How large a batch is in any world. Give it to a sampler or stream: `ElasticSampler(..., batch=batch)`.
+    """The batch size at any world size. Pass it to a sampler or stream: `ElasticSampler(..., batch=batch)`.
 
-    Either `total` samples in each step over all ranks, whatever the world; or `per_rank` samples for each rank, so that
-    the batch grows with the world and the learning rate with it.
+    Either each step has `total` samples over all ranks, at any world size; or each rank has `per_rank` samples, so that
+    the global batch grows with the world size, and the learning rate with it.
 
     Args:
-        total: Samples of one step over all ranks. A rank gets its share; shares differ by at most one sample.
-        max_per_rank: With `total`: the most samples that a rank can hold at once. A larger share is taken in several
-            micro-batches of about equal size before a step, on all ranks the same number of them.
-        per_rank: Samples of one step for each rank.
-        lr: With `per_rank`: the rule for the learning rate: "linear" (Goyal et al. 2017), "sqrt" (Krizhevsky 2014) or
-            "none".
-        lr_base: The total batch, in samples, that the learning rate of the script is meant for.
-        drop_last: Leave out the samples at the end of an epoch that make no whole step.
+        total: The number of samples of one step over all ranks. Shares of the ranks differ by at most one sample.
+        max_per_rank: With `total`: the largest number of samples that fits on a rank at once. A larger share is split
+            into micro-batches of about equal size, the same number on all ranks.
+        per_rank: The number of samples of one step on each rank.
+        lr: With `per_rank`: the scaling rule of the learning rate: "linear" (Goyal et al. 2017), "sqrt" (Krizhevsky
+            2014) or "none".
+        lr_base: The global batch size, in samples, for which the learning rate of the script was chosen.
+        drop_last: Drop the incomplete last step of an epoch.
 
     Raises:
-        ConfigError: The values do not fit together.
+        ConfigError: A value is wrong, or the values contradict each other.
     """
 
     def __init__(
@@ -109,81 +109,98 @@ class GlobalBatch:
         if lr not in LR_RULES:
             raise ConfigError(f"lr is {lr!r}; write one of {', '.join(LR_RULES)}")
         if lr != "none" and total is not None:
-            raise ConfigError(f'with total the batch never changes, so lr="{lr}" has nothing to do; leave it out')
+            raise ConfigError(f'with total the global batch never changes, so lr="{lr}" has no effect; leave it out')
         if lr != "none" and lr_base is None:
-            raise ConfigError(f'lr="{lr}" needs lr_base: the total batch that your learning rate is meant for')
+            raise ConfigError(f'lr="{lr}" needs lr_base: the global batch size for which the learning rate was chosen')
         if lr_base is not None and (not isinstance(lr_base, int) or lr_base < 1):
-            raise ConfigError(f"lr_base is {lr_base!r}; it is a number of samples, 1 or more")
+            raise ConfigError(f"lr_base is {lr_base!r}; write a number of samples, 1 or more")
         self.lr = lr
         self.lr_base = lr_base
         self._applied = 1.0
         self._source: weakref.ref[BatchSource] | None = None
 
     def bind(self, source: BatchSource) -> None:
-        """Take weights from `source`. `ElasticSampler` and `ElasticStream` call it."""
+        """Take the weights from `source`. `ElasticSampler` and `ElasticStream` call it.
+
+        Args:
+            source: The sampler or stream.
+
+        Raises:
+            ConfigError: This batch belongs to another sampler or stream.
+        """
         if self._found() not in (None, source):
-            raise ConfigError("this GlobalBatch belongs to another sampler; make one for each sampler")
+            raise ConfigError("this GlobalBatch belongs to another sampler; create one for each sampler")
         self._source = weakref.ref(source)
 
     @property
     def world(self) -> int:
-        """Number of ranks that share a step."""
+        """The number of ranks that share a step."""
         source = self._found()
         return source.world if source is not None else rank_and_world()[1]
 
     @property
     def size(self) -> int:
-        """The `batch_size` for this rank's loader, in the world as it is now: the most samples of a micro-batch."""
+        """The `batch_size` for the loader of a rank at the current world size: that of the largest micro-batch."""
         return self.rule.size(self.world)
 
     @property
     def total(self) -> int:
-        """Samples of one step over all ranks, in the world as it is now."""
+        """The number of samples of one step over all ranks, at the current world size."""
         return self.rule.step(self.world)
 
     @property
     def is_last_micro_batch(self) -> bool:
-        """Whether the batch just taken completes its step: now call `optimizer.step()`."""
+        """Whether the current batch completes its step: if so, call `optimizer.step()`."""
         return self._bound().is_last_micro_batch
 
     @property
     def last(self) -> bool:
-        """Deprecated: `is_last_micro_batch`."""
+        """Deprecated: use `is_last_micro_batch`."""
         renamed("GlobalBatch.last", "GlobalBatch.is_last_micro_batch")
         return self.is_last_micro_batch
 
     @property
     def weight(self) -> float:
-        """What the mean loss of the batch just taken counts; 1.0 where all shares are equal, 0.0 for padding."""
+        """The weight of the mean loss of the current batch: 1.0 if all shares are equal, 0.0 for padding."""
         return self._bound().weight
 
     def scale_loss(self, loss: LossT) -> LossT:
-        """Scale the loss of the batch just taken, so that gradients of unequal batches add up to that of the step.
+        """Weight the loss of the current batch, so that the gradients of unequal batches add up to that of the step.
 
-        The gradient that DDP or FSDP averages over the ranks, summed over the micro-batches of the step, is then that
-        of the mean over all samples of the step.
+        DDP and FSDP average the gradients over the ranks. Summed over the micro-batches of the step, the result is the
+        gradient of the mean over all samples of the step.
 
         Args:
-            loss: The mean over the samples of the batch: a number or a tensor of any shape. That of a padding sample,
-                which counts 0, must be finite, since 0 times infinity is NaN.
+            loss: The mean loss over the samples of the batch: a number or a tensor of any shape. The loss of a padding
+                sample has weight 0, but must be finite: 0 times infinity is NaN.
 
         Returns:
             `loss * weight`, with `weight = samples of the batch * ranks / samples of the step`.
+
+        Raises:
+            ConfigError: The `GlobalBatch` has no sampler, or no batch has been taken yet.
         """
         return cast("LossT", cast("Any", loss) * self._bound().weight)
 
     def weigh(self, loss: LossT) -> LossT:
-        """Deprecated: `scale_loss`."""
+        """Deprecated: use `scale_loss`."""
         renamed("GlobalBatch.weigh", "GlobalBatch.scale_loss")
         return self.scale_loss(loss)
 
     @contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:
-        """Around forward and backward of a micro-batch: gradients are exchanged only with the last one of a step.
+        """Return a context manager for the forward and backward pass of a micro-batch.
 
-        For DDP and FSDP1 (`no_sync`) and FSDP2 (`set_requires_gradient_sync`); another model is left as it is. With
-        FSDP2 the gradients of whole parameters are kept on each rank until then; where that does not fit, leave this
-        out: the result is the same.
+        In it, DDP and FSDP exchange gradients only with the last micro-batch of a step. It uses `no_sync` of DDP and
+        FSDP1, and `set_requires_gradient_sync` of FSDP2; it does not change other models. With FSDP2 each rank then
+        holds the unsharded gradients until the end of the step; if they do not fit into memory, do not use it: the
+        result is the same.
+
+        Args:
+            *models: The models whose gradients are accumulated.
+
+        Raises:
+            ConfigError: The `GlobalBatch` has no sampler, or no batch has been taken yet.
         """
         if self._bound().is_last_micro_batch:
             yield
@@ -199,35 +216,45 @@ class GlobalBatch:
 
     @property
     def factor(self) -> float:
-        """What the rule multiplies the learning rate by, in the world as it is now."""
+        """The factor of the learning rate at the current world size."""
         return LR_RULES[self.lr](self.total / self.lr_base) if self.lr_base else 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        """The factor that the learning rates have now. Save it together with optimizer and scheduler."""
+        """Return the factor that is applied to the learning rates. Save it with the optimizer and scheduler."""
         return {"factor": self._applied}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Say which factor the learning rates have that were loaded with it. `apply` then brings them up to date."""
+        """Load the factor of the learning rates that were saved with it; `apply` then adjusts them.
+
+        Args:
+            state: The result of `state_dict`.
+        """
         self._applied = float(state["factor"])
 
     def apply(self, optimizers: Iterable[Any], schedulers: Iterable[Any] = ()) -> float:
-        """Give the learning rates this world's factor: multiply each by the new factor over the one they have.
+        """Scale the learning rates to the current world size.
 
-        Call it once everything is there: after optimizers and schedulers are made on a fresh start (they have the
-        factor 1 then), and after optimizers, schedulers and this have loaded what was saved together. A second call
-        changes nothing. It returns what it multiplied by.
+        Call it after the optimizers and schedulers are created, on a fresh start; or after they and this object have
+        loaded their states. A second call changes nothing. It changes `lr`, `initial_lr`, `max_lr` and `min_lr` of each
+        parameter group, and `base_lrs` and `max_lrs` of each scheduler, including those within a SequentialLR or
+        ChainedScheduler. It does not change `eta_min` and `min_lrs`.
 
-        It changes `lr`, `initial_lr`, `max_lr` and `min_lr` of each group, and `base_lrs` and `max_lrs` of each
-        scheduler, also of those within a SequentialLR or ChainedScheduler. An `eta_min` or `min_lrs` stays.
+        Args:
+            optimizers: The optimizers.
+            schedulers: Their schedulers.
+
+        Returns:
+            The ratio by which the learning rates were multiplied.
         """
         ratio = self.factor / self._applied
         if ratio != 1.0:
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    _scale_group(group, ratio)
+            # Groups and schedulers may share a tensor, so all rates are computed before one changes.
             seen: set[int] = set()
             for scheduler in schedulers:
                 _scale_scheduler(scheduler, ratio, seen)
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            for group, rates in [(group, _scaled(group, ratio)) for group in groups]:
+                _set_rates(group, rates)
             self._applied = self.factor
         return ratio
 
@@ -241,20 +268,23 @@ class GlobalBatch:
 
 
 def batch(total: int | None = None, most: int | None = None, **others: Any) -> GlobalBatch:
-    """Deprecated: `GlobalBatch(total, max_per_rank)`."""
+    """Deprecated: use `GlobalBatch(total, max_per_rank)`."""
     renamed("elastic.batch(total, most)", "elastic.GlobalBatch(total, max_per_rank)")
     return GlobalBatch(total, most, **others)
 
 
 def renamed(old: str, new: str) -> None:
-    """Warn the caller of the caller that a name has changed; the old one goes with the next release."""
-    warnings.warn(f"{old} is {new} now; the old name goes with the next release", DeprecationWarning, stacklevel=3)
+    """Warn the caller of the caller that a name has changed, and that the next release removes the old one."""
+    warnings.warn(f"{old} is now {new}; the next release removes the old name", DeprecationWarning, stacklevel=3)
 
 
-def _scale_group(group: dict[str, Any], ratio: float) -> None:
-    scaled = {name: group[name] * ratio for name in GROUP_RATES if name in group}
-    for name, value in scaled.items():
-        if hasattr(group[name], "copy_"):  # A tensor stays the same one: a compiled step may have it by reference.
+def _scaled(group: Mapping[str, Any], ratio: float) -> dict[str, Any]:
+    return {name: group[name] * ratio for name in GROUP_RATES if name in group}
+
+
+def _set_rates(group: dict[str, Any], rates: Mapping[str, Any]) -> None:
+    for name, value in rates.items():
+        if hasattr(group[name], "copy_"):  # Keep the tensor: a compiled step may refer to it.
             group[name].copy_(value)
         else:
             group[name] = value

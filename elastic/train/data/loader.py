@@ -1,7 +1,9 @@
-"""A DataLoader that counts the batches of an `ElasticSampler`: `elastic.DataLoader`.
+"""`elastic.DataLoader`, which counts the batches of an `ElasticSampler`.
 
-sampler = elastic.ElasticSampler(dataset, shuffle=True, seed=0)
-loader = elastic.DataLoader(dataset, batch_size=64, sampler=sampler, num_workers=4)
+::
+
+    sampler = elastic.ElasticSampler(dataset, shuffle=True, seed=0)
+    loader = elastic.DataLoader(dataset, batch_size=64, sampler=sampler, num_workers=4)
 """
 
 from __future__ import annotations
@@ -20,27 +22,27 @@ from elastic.train.data.sampler import ElasticSampler
 Sample = TypeVar("Sample", covariant=True)
 
 OURS: Final = ("batch_sampler", "shuffle", "in_order")
-"""Options of torch's DataLoader that the sampler decides."""
+"""Options of torch's DataLoader that the sampler sets."""
 
 
 class DataLoader(torch.utils.data.DataLoader[Sample]):
-    """Torch's DataLoader, for an `ElasticSampler`. It yields what torch's yields.
+    """Torch's DataLoader for an `ElasticSampler`. It yields the same batches as torch's.
 
-    A batch counts as taken when the loop receives it, however many were fetched ahead. `len(loader)` is the number of
+    A batch counts as taken when the loop receives it; prefetched batches do not count. `len(loader)` is the number of
     batches that remained of the epoch when the loop started.
 
     Args:
-        dataset: The dataset that the sampler's indices point into.
-        batch_size: Samples that this rank takes at once. Leave it out if the sampler has a `GlobalBatch`, which then
-            decides it. If there is neither, samples are not batched.
-        sampler: An `ElasticSampler`. Give the sampler to the `State` as well, so that its position is saved.
-        drop_last: Leave out the samples at the end of an epoch that make no whole step of all ranks. With a fixed
-            total, give it to the `GlobalBatch` instead.
-        **options: The other options of torch's DataLoader: num_workers, collate_fn, pin_memory, prefetch_factor,
-            persistent_workers and so on.
+        dataset: The dataset that the indices of the sampler refer to.
+        batch_size: The number of samples in a batch of this rank. Leave it out if the sampler has a `GlobalBatch`,
+            which sets it. Without either, the loader yields single samples.
+        sampler: An `ElasticSampler`. Pass it to the `State` too, so that its position is saved.
+        drop_last: Drop the incomplete last step of an epoch, counted over all ranks. With a fixed total, pass it to
+            the `GlobalBatch` instead.
+        **options: The other options of torch's DataLoader, such as num_workers, collate_fn, pin_memory,
+            prefetch_factor and persistent_workers.
 
     Raises:
-        ConfigError: The sampler is another one, or an option contradicts it.
+        ConfigError: `sampler` is not an `ElasticSampler`, or an option contradicts it.
     """
 
     def __init__(
@@ -58,14 +60,14 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
                 "sampler=elastic.ElasticSampler(dataset)"
             )
         if theirs := [name for name in OURS if name in options]:
-            raise ConfigError(f"elastic.DataLoader: the sampler decides {joined(theirs)}; leave it out")
+            raise ConfigError(f"elastic.DataLoader: the sampler sets {joined(theirs)}; leave it out")
         self._batches = _Batches(sampler, batch_size, drop_last=drop_last)
         if batch_size is None and sampler.batch is None:
             super().__init__(dataset, batch_size=None, sampler=self._batches, **options)
         else:
             super().__init__(dataset, batch_sampler=self._batches, **options)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # Torch names a private class.
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # Torch's return type is a private class.
         count = self._batches.count = BatchCount()
         for batch in super().__iter__():
             count.taken += 1
@@ -73,12 +75,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
 
 
 class _Batches:
-    """What torch's DataLoader takes indices from: for each batch of this rank a list of them, or a single one."""
+    """The index source for torch's DataLoader: a list of indices for each batch of this rank, or single indices."""
 
     def __init__(self, sampler: ElasticSampler, batch_size: int | None, *, drop_last: bool) -> None:
         self.sampler = sampler
         self.count = BatchCount()
-        """The batches that the newest loop has taken."""
+        """The number of batches that the newest loop has taken."""
         self._size = batch_size
         self._drop_last = drop_last
 

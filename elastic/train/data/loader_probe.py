@@ -1,8 +1,8 @@
-"""How an `ElasticSampler` is served to a DataLoader that is not `elastic.DataLoader`: one that a framework has made.
+"""Serves an `ElasticSampler` to a DataLoader other than `elastic.DataLoader`: one that a framework has created.
 
-A sampler is told neither the batch size nor how many batches the training loop has taken: the DataLoader fetches
-ahead. Both are known to objects of torch that are calling right then, and are found among the calling functions. What
-is used of torch's internals is in `elastic.train.torch_internals`.
+Such a DataLoader passes to its sampler neither the batch size nor the number of batches that the training loop has
+taken, and it prefetches. Torch's objects that call the sampler know both, so this module finds them on the call stack.
+`elastic.train.torch_internals` has what it uses of torch's internals.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from elastic.train.data.epoch_position import LoaderInfo
 from elastic.train.torch_internals import LoaderIterator, LoaderLoop
 
 FRAMES_MAX: Final = 64
-"""How far up the callers are looked at. The DataLoader is within ten of them."""
+"""The number of callers that are searched. The DataLoader is among the first ten."""
 
 _ASKING: Final = ("__iter__", "__len__", "_next_index", "_reset", "__init__")
-"""The functions of torch's BatchSampler and DataLoader in which a sampler is asked."""
+"""The functions of torch's BatchSampler and DataLoader that call a sampler."""
 
 _BETWEEN: Final = (
-    "something between it and the DataLoader takes single indices, so that the batches of the ranks would not match at "
-    "the end of an epoch; give it to the DataLoader itself, or let a batch sampler of your own take whole batches, "
-    "from torch's BatchSampler(sampler, batch_size, False), and call sampler.advance() with each batch of the loop"
+    "an object between it and the DataLoader reads single indices, so the batches of the ranks would not match at the "
+    "end of an epoch; pass it to the DataLoader directly, or write a batch sampler that reads whole batches from "
+    "torch's BatchSampler(sampler, batch_size, False), and call sampler.advance() for each batch of the loop"
 )
-_NO_ORDER: Final = "DataLoader(in_order=False) gives batches in no fixed order; leave it out"
+_NO_ORDER: Final = "DataLoader(in_order=False) returns batches in no fixed order; leave it out"
 
 
 def inspect_loader(sampler: object) -> LoaderInfo:
-    """Look for who asks `sampler`. To be called while it is asked for an iterator, an index or its length."""
+    """Find the loader that calls `sampler`. Call it while the loader requests an iterator, an index or the length."""
     batches: BatchSampler | None = None
     frame = sys._getframe(1)
     for _ in range(FRAMES_MAX):
@@ -60,8 +60,8 @@ def _info(sampler: object, batches: BatchSampler | None, iterator: Any) -> Loade
 
 @functools.cache
 def report_probe() -> None:
-    """Say once that the batches of a loader are counted by torch's internals."""
+    """Log once that the batches of a loader are counted with torch's internals."""
     report.log_to_agent(
-        f"ElasticSampler: its loader is torch's DataLoader, whose batches are counted by internals of torch "
-        f"{torch.__version__}; elastic.DataLoader counts them itself"
+        f"ElasticSampler: counting the batches of torch's DataLoader with internals of torch {torch.__version__}; "
+        "elastic.DataLoader does not need them"
     )

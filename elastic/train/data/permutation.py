@@ -1,4 +1,4 @@
-"""The order of an epoch's samples: of the dataset, shuffled by seed and epoch, or one's own."""
+"""The order of an epoch's samples: that of the dataset, shuffled by seed and epoch, or custom."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Final
 import torch
 
 PROBES: Final = 64
-"""How many places of an order its mark looks at."""
+"""The number of positions of an order that its checksum covers."""
 
 BLOCK: Final = 1024
-"""How many indices are made of a tensor at once: one by one, each costs more than a microsecond."""
+"""The number of indices converted from a tensor at once; one by one, each takes more than a microsecond."""
 
 
 def seed_of(seed: int, epoch: int) -> int:
-    """The number that seeds the order of an epoch: 63 bits of a hash of both.
+    """Return the seed of the order of an epoch: 63 bits of a hash of both.
 
-    A sum of seed and epoch would give two seeds the same orders, one epoch apart.
+    With a sum of seed and epoch, two seeds would have the same orders, one epoch apart.
     """
     digest = hashlib.blake2b(f"{seed}/{epoch}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 class Permutation:
-    """The order of one epoch at a time. It is built when it is first needed, and once: 8 bytes a sample."""
+    """The order of one epoch at a time, built once at its first use: 8 bytes per sample."""
 
     def __init__(self, length: int, seed: int | None, own: Callable[[int], Sequence[Any]] | None) -> None:
-        """`seed` None: the order of the dataset. `own(epoch)` goes before both."""
+        """`seed` None: the order of the dataset. `own(epoch)`, if given, overrides both."""
         self._length = length
         self._seed = seed
         self._own = own
@@ -38,11 +38,11 @@ class Permutation:
         self._built: tuple[int, Sequence[Any] | torch.Tensor] | None = None
 
     def length(self, epoch: int) -> int:
-        """How many samples the epoch has."""
+        """Return the number of samples of the epoch."""
         return self._length if self._own is None else len(self._order(epoch))
 
     def take(self, epoch: int, positions: range) -> list[Any]:
-        """The indices at some neighbouring positions."""
+        """Return the indices at a range of positions."""
         if self._own is None and self._seed is None:
             return list(positions)
         first = self._first
@@ -53,7 +53,7 @@ class Permutation:
         return self._block[positions.start - first : positions.stop - first]
 
     def mark(self, epoch: int) -> int:
-        """A number that another order of the same length has not, or hardly ever: a checksum of some places."""
+        """Return a checksum of `PROBES` positions, which almost never equals that of another order of this length."""
         if self._marked is None or self._marked[0] != epoch:
             length = self.length(epoch)
             places = sorted({place * length // PROBES for place in range(PROBES)}) if length else []
@@ -63,7 +63,7 @@ class Permutation:
 
     def _order(self, epoch: int) -> Sequence[Any] | torch.Tensor:
         if self._built is None or self._built[0] != epoch:
-            self._built = None  # The old one goes before the new one comes: one may be most of the memory.
+            self._built = None  # Free the old order first: one order may take most of the memory.
             if self._own is not None:
                 order: Sequence[Any] | torch.Tensor = self._own(epoch)
             else:

@@ -1,32 +1,32 @@
-"""The order of the samples of a dataset, exact over world changes: `elastic.ElasticSampler`.
+"""`elastic.ElasticSampler`: the data order of a dataset, exact when the world size changes.
 
     sampler = elastic.ElasticSampler(dataset, shuffle=True, seed=0)
     loader = elastic.DataLoader(dataset, batch_size=64, sampler=sampler, num_workers=4)
 
-Each sample of an epoch is used once in committed work, whatever happens to the world in between. What a DataLoader has
-fetched but the loop has not taken, and what the loop took after the last commit, is served again. How samples are
-shared among the ranks is said in `elastic.train.data.batch_plan`.
+Committed steps use each sample of an epoch once, however the world size changes in between. Samples that a DataLoader
+has prefetched but the loop has not taken, and those that the loop took after the last commit, are served again.
+`elastic.train.data.batch_plan` describes how the ranks share the samples.
 
 **The order.** With `shuffle` it is `torch.randperm(length, generator=g)`, where g is a `torch.Generator()` on the CPU
-that got `g.manual_seed(seed_of(seed, epoch))`, with `seed_of` from `elastic.train.data.permutation`; without it, 0, 1,
-2 … With `order=` it is what `order(epoch)` returns: a sequence of indices (a list, an array or a tensor; weighted,
-repeated or a subset), which must be the same at each call with the same epoch on every rank; so seed what is drawn
-there:
+seeded with `g.manual_seed(seed_of(seed, epoch))`, with `seed_of` from `elastic.train.data.permutation`; without it, 0,
+1, 2 … With `order=` it is the result of `order(epoch)`: a sequence of indices (a list, an array or a tensor; weighted,
+repeated or a subset), which must be the same at each call with the same epoch on every rank. Seed any random numbers
+that it uses:
 
     def order(epoch):
         generator = torch.Generator().manual_seed(epoch)
         return torch.multinomial(weights, len(weights), replacement=True, generator=generator)
 
-The order is built once per epoch and rank: 8 bytes a sample.
+The order is built once per epoch and rank: 8 bytes per sample.
 
-**What is consumed.** A batch counts from when the loop has it. `state_dict` is called by a commit, after the step that
-used the batch; a step whose micro-batches are not all taken does not count. After a loop that was left the next one
-goes on behind the last commit. Without a commit it counts for nothing, so that a look at the first batch costs nothing,
-and a sampler for validation, which stays out of the State, serves everything each time.
+**Consumed samples.** A batch counts as consumed when the loop receives it. A commit calls `state_dict` after the step
+that used the batch; a step counts only once all its micro-batches are taken. If a loop is left early, the next one
+continues after the last commit. Without a commit nothing counts, so a loop may inspect the first batch, and a sampler
+for validation, which is not in the State, serves every sample each time.
 
-**Length buckets** and the like belong into `order=`: what sorts batches anew behind the sampler changes which samples a
-step has, and then a world change in between would lose some. A batch sampler of one's own takes whole batches of
-`BatchSampler(sampler, batch_size, False)`, gives them on in their order, and has `advance` called for each.
+**Length buckets** and similar schemes belong in `order=`: code that sorts batches after the sampler changes which
+samples a step has, and a change of the world size would then lose some. A custom batch sampler reads whole batches from
+`BatchSampler(sampler, batch_size, False)` and passes them on in order; the loop calls `advance` for each.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from elastic.train.process_group.topology import rank_and_world
 
 
 class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
-    """The order of a dataset's samples, and this rank's share of it, exact when the world changes.
+    """The data order of a dataset, and this rank's share of it, exact when the world size changes.
 
     ::
 
@@ -55,23 +55,23 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         loader = elastic.DataLoader(dataset, batch_size=64, sampler=sampler)
         state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
 
-    Each sample of an epoch is used once in committed work. Where fewer samples remain than there are ranks, a rank
-    without one gets a batch of one sample of padding, so that collectives match: `samples` is 0 then, and `weight` and
-    `GlobalBatch.scale_loss` count it 0. All ranks need the same arguments.
+    Committed steps use each sample of an epoch once. If fewer samples than ranks remain, a rank without a sample gets a
+    batch with one padding sample, so that the ranks run the same collectives: `samples` is 0 then, and `weight` and
+    `GlobalBatch.scale_loss` give it weight 0. All ranks must pass the same arguments.
 
-    A training loop may need `samples`, `weight` and `is_last_micro_batch`, and `advance` if something takes batches
-    ahead of it. The other methods are for `State`, `epochs` and `DataLoader`.
+    A training loop may need `samples`, `weight` and `is_last_micro_batch`, and `advance` if something prefetches
+    batches for it. The other methods are for `State`, `epochs` and `DataLoader`.
 
     Args:
-        dataset_or_length: The dataset, or how many samples it has.
-        shuffle: Shuffle each epoch, by `seed` and the number of the epoch; otherwise the order is that of the dataset.
+        dataset_or_length: The dataset, or its number of samples.
+        shuffle: Shuffle each epoch by `seed` and the number of the epoch; otherwise use the order of the dataset.
         seed: A whole number, the same on all ranks.
-        batch: A `GlobalBatch`; without one each rank takes the loader's `batch_size` in every step.
-        order: `order(epoch)` returns the indices of an epoch in their order; it must return the same on all ranks and
-            at each call.
-        rank: With `world`: this process's place among those that get different data, if that is not its rank in the
+        batch: A `GlobalBatch`; without one each rank takes the `batch_size` of its loader in every step.
+        order: `order(epoch)` returns the indices of an epoch in order, the same on all ranks and at each call.
+        rank: With `world`: the index of this process among those that get different data, if it is not the rank in the
             process group (tensor parallelism).
-        world: The number of such places. Without both they are rank and size of the process group when a loop starts.
+        world: The number of processes that get different data. By default rank and world are those of the process
+            group when a loop starts.
 
     Raises:
         ConfigError: An argument is wrong. In a loop: the loader cannot be served exactly.
@@ -96,32 +96,43 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
 
     @property
     def length(self) -> int:
-        """How many samples this epoch has, over all ranks."""
+        """The number of samples of this epoch, over all ranks."""
         return self._order.length(self._epoch)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of this epoch is left."""
+        """Whether all samples of this epoch are consumed."""
         return self.consumed >= self.length
 
     def steps_left(self, epochs: int) -> int | None:
-        """The steps that are left of so many epochs if the world stays as it is; None before the first batch."""
+        """Return the number of remaining steps at the current world size.
+
+        Args:
+            epochs: The number of epochs of the whole training.
+
+        Returns:
+            The number of steps; None before the first batch.
+        """
         if (loop := self._loop) is None:
             return None
         plan = loop.plan
         try:
             left = plan.steps - plan.steps_in(loop.taken)
-        except ConfigError:  # Nobody can know.
+        except ConfigError:  # The number of taken batches is unknown.
             return None
         further = max(epochs - self._epoch - 1, 0)
         return left + further * BatchPlan(plan.length, 0, plan.world, plan.rule).steps
 
     def at_next_loop(self, call: Callable[[], None]) -> None:
-        """Call this once when the next loop of this epoch begins, after its DataLoader has drawn its random seed."""
+        """Call `call` once when the next loop of this epoch starts, after its DataLoader has drawn its seed."""
         self._begun = call
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the data as of the batches that the loop has taken now. It is the same on all ranks."""
+        """Return the position in the data after the batches taken so far, the same on all ranks.
+
+        Raises:
+            ConfigError: The number of batches that the loop has taken is unknown.
+        """
         self.keep()
         consumed = self.consumed
         return {
@@ -134,36 +145,43 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a place, in any world. Raises `ConfigError` if it is a place in another order."""
+        """Resume from a position, at any world size.
+
+        Args:
+            state: The result of `state_dict`.
+
+        Raises:
+            ConfigError: The position belongs to another data order.
+        """
         epoch, consumed = int(state["epoch"]), int(state["consumed"])
         length = self._order.length(epoch)
         current = {"length": length, "seed": self.seed, "shuffle": self.shuffle}
         hints = {
-            "length": "use the dataset that it was made with, or leave the sampler out of the state to start anew",
+            "length": "use the same dataset, or leave the sampler out of the state to start at epoch 0",
             "seed": f"write ElasticSampler(..., seed={state['seed']})",
             "shuffle": f"write ElasticSampler(..., shuffle={state['shuffle']})",
         }
         for name, hint in hints.items():
             if state[name] != current[name]:
                 raise ConfigError(
-                    f"ElasticSampler: the checkpoint was made with {name} {state[name]}, and this run has "
-                    f"{current[name]}: the order of the data would be another one; {hint}"
+                    f"ElasticSampler: the checkpoint was made with {name} {state[name]}, but this run has "
+                    f"{current[name]}, which changes the data order; {hint}"
                 )
         if not 0 <= consumed <= length:
-            raise ConfigError(f"ElasticSampler: the checkpoint says {consumed} of {length} samples are consumed")
+            raise ConfigError(f"ElasticSampler: the checkpoint has {consumed} of {length} samples consumed")
         if 0 < consumed < length and state.get("order") not in (None, self._order.mark(epoch)):
             raise ConfigError(
-                f"ElasticSampler: the order of epoch {epoch} is not the one that the checkpoint was made with; order= "
-                "must return the same for the same epoch in every process (seed it with the epoch), and torch must be "
-                "of the same version"
+                f"ElasticSampler: the order of epoch {epoch} differs from that of the checkpoint; order= must "
+                "return the same for the same epoch in every process (seed it with the epoch), and the version of "
+                "torch must be the same"
             )
         self._epoch = self._restored = epoch
         self._base, self._loop = consumed, None
 
-    # What loaders call.
+    # For loaders.
 
     def batches(self, loader: LoaderInfo) -> Iterator[list[Any]]:
-        """The indices of each batch of this rank, in one iteration, which begins when the first batch is asked for.
+        """Yield the indices of each batch of this rank, in an iteration that starts with the first batch.
 
         Raises `ConfigError` if the loader cannot be served exactly.
         """
@@ -171,20 +189,20 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
         while loop.cut < loop.plan.batches:
             if loop is not self._loop:
                 raise ConfigError(
-                    "ElasticSampler: the sampler was moved, or another loop over it was started, while this loop was "
-                    "running; leave the loop first, and use one sampler for each DataLoader"
+                    "ElasticSampler: another loop was started, or the position was changed, during this loop; leave "
+                    "the loop first, and use one sampler for each DataLoader"
                 )
             yield self._order.take(self._epoch, loop.next_cut().positions)
 
     def plan(self, loader: LoaderInfo) -> BatchPlan:
-        """What this iteration serves: the one that has begun, else the next one."""
+        """Return the plan of the running iteration, else that of the next one."""
         return self._loop.plan if self._loop is not None else self._planned(loader).plan
 
     def __iter__(self) -> Iterator[Any]:
         return _Indices(self)
 
     def __len__(self) -> int:
-        """The number of indices that remain for this rank, as `len(torch.utils.data.BatchSampler)` needs it."""
+        """Return the number of remaining indices of this rank, as `len(torch.utils.data.BatchSampler)` needs it."""
         loader = inspect_loader(self)
         plan = self.plan(loader)
         if loader.batch_size is not None:
@@ -200,7 +218,7 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
                 raise ConfigError(
                     f"ElasticSampler: all of epoch {self._epoch} has been served; call "
                     f"sampler.set_epoch({self._epoch + 1}) before the next loop, or loop over elastic.epochs(state, "
-                    "n); a sampler for validation stays out of the elastic.State, and then serves everything each time"
+                    "n); leave a sampler for validation out of the elastic.State, to serve all samples each time"
                 )
         if loader.batch_size is not None:
             self._batch_size = loader.batch_size
@@ -219,11 +237,11 @@ class ElasticSampler(EpochPosition[SamplerIteration], Sampler[Any]):
 def _length(given: Sized | int) -> int:
     if hasattr(given, "__len__"):
         return len(given)
-    if hasattr(given, "__index__"):  # Numpy's integers too.
+    if hasattr(given, "__index__"):  # NumPy's integers too.
         return operator.index(given)
     raise ConfigError(
-        f"ElasticSampler: {type(given).__name__} has no length; for data that can only be read from front to back, "
-        "use elastic.ElasticStream"
+        f"ElasticSampler: {type(given).__name__} has no length; for data that can only be read in sequence, use "
+        "elastic.ElasticStream"
     )
 
 
@@ -234,10 +252,11 @@ def _seed(given: int) -> int:
 
 
 class _Indices:
-    """The indices of this rank for a loader of another library, one by one.
+    """The indices of this rank, one by one, for a loader of another library.
 
-    Torch's BatchSampler makes a batch of what it gets before a StopIteration, and then asks on. So one is raised after
-    each batch that is smaller than the loader's, unless with drop_last, which has none.
+    Torch's BatchSampler makes a batch of the indices before a StopIteration, and then requests the next one. So this
+    raises one after each batch that is smaller than the loader's batch size, except with drop_last, which has no such
+    batches.
     """
 
     def __init__(self, sampler: ElasticSampler) -> None:

@@ -1,4 +1,4 @@
-"""Data that can only be read from front to back, exact over world changes: `elastic.ElasticStream`.
+"""`elastic.ElasticStream`: data that can only be read in sequence, exact when the world size changes.
 
     stream = elastic.ElasticStream(lambda epoch: open_lines(epoch), batch_size=64)
     state = elastic.State(model=model, optimizer=optimizer, stream=stream)
@@ -7,15 +7,15 @@
             ...
             state.commit(every=50)
 
-The samples of an epoch are cut into steps and shared among the ranks as `elastic.train.data.batch_plan` says, without
-knowing how many there are: one step is read ahead. Every rank reads the whole stream and keeps its share, and so does
-each DataLoader worker; the stream is best one of names, lines or offsets, and the work is best done in `collate_fn`,
-which sees only what is kept. What is consumed is read over after a world change, or skipped at once if the stream has a
-method `skip(n)` that returns the rest.
+The samples of an epoch are split into steps and shared among the ranks as `elastic.train.data.batch_plan` describes,
+without knowing their number: one step is read ahead. Every rank, and each DataLoader worker, reads the whole stream and
+keeps its share. So stream names, lines or offsets, and do the work in `collate_fn`, which gets only the samples of its
+rank. After a restart, consumed samples are read again and dropped, or skipped at once if the stream has a method
+`skip(n)` that returns the rest.
 
-The stream must give the same samples in the same order each time, on every rank and in every DataLoader worker. It must
-not share itself among the ranks: that is done here. A dataset that shares itself among DataLoader workers may stay as
-it is: within it, `get_worker_info()` says that there are none.
+The stream must return the same samples in the same order each time, on every rank and in every DataLoader worker. It
+must not split itself among the ranks: `ElasticStream` does that. A dataset that splits itself among DataLoader workers
+needs no change: within it, `get_worker_info()` returns None.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from elastic.train.process_group.topology import rank_and_world
 from elastic.train.torch_internals import without_worker_info
 
 OURS: Final = ("sampler", "batch_sampler", "shuffle", "in_order")
-"""Options of a DataLoader that a stream decides itself."""
+"""Options of a DataLoader that a stream sets itself."""
 
 AHEAD_MAX: Final = 1000
-"""Batches that may be taken before the first `advance`: more than any prefetcher takes ahead."""
+"""The number of batches that may be taken before the first `advance`: more than any prefetcher takes."""
 
 
 class TakenBatch(NamedTuple):
-    """What goes with each batch: which it is, the place in the epoch after its step, and whether nothing follows it."""
+    """The note with each batch: its number, the position after its step, and whether it is the last of the epoch."""
 
     micro: MicroBatch
     consumed: int
@@ -52,25 +52,27 @@ class TakenBatch(NamedTuple):
 
 
 class ElasticStream(EpochPosition["_StreamLoop"]):
-    """This rank's batches of data that can only be read from front to back, exact when the world changes.
+    """This rank's batches of data that can only be read in sequence, exact when the world size changes.
 
-    A batch counts as consumed when the loop has it; what was fetched ahead does not. A loop that was left is resumed
-    by the next one, after the last commit, or where it began if there was none.
+    A batch counts as consumed when the loop receives it; prefetched batches do not count. If a loop is left early, the
+    next one continues after the last commit, or at the start of the loop if there was none.
 
     Args:
         make: `make(epoch)` returns the samples of an epoch: an iterable or an iterator, the same on all ranks and at
-            each call. Or an iterable dataset that is the same in each epoch, or has `set_epoch`.
-        batch_size: Samples that each rank takes in a step. Give this or `batch`.
+            each call. Or an iterable dataset that is the same in each epoch or has `set_epoch`.
+        batch_size: The number of samples in a batch of this rank. Pass either this or `batch`.
         batch: A `GlobalBatch`.
-        num_workers: Processes that build batches, every n-th each. Every one of them reads the whole stream.
-        collate_fn: Makes a batch of a list of samples; torch's `default_collate` if it is left out.
-        drop_last: Leave out the samples at the end of an epoch that make no whole step of all ranks.
+        num_workers: The number of processes that build batches. Each of them reads the whole stream.
+        collate_fn: Makes a batch from a list of samples; torch's `default_collate` by default.
+        drop_last: Drop the incomplete last step of an epoch, counted over all ranks.
         rank: As in `ElasticSampler`.
         world: As in `ElasticSampler`.
-        **loader_options: Other options of torch's DataLoader: pin_memory, prefetch_factor, persistent_workers …
+        **loader_options: Other options of torch's DataLoader, such as pin_memory, prefetch_factor and
+            persistent_workers.
 
     Raises:
-        ConfigError: The arguments do not fit together.
+        ConfigError: An argument is wrong, or the arguments contradict each other. In a loop: the stream has fewer
+            samples than were consumed.
     """
 
     def __init__(
@@ -89,11 +91,11 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
         if (batch is None) == (batch_size is None):
             raise ConfigError("ElasticStream needs either batch_size= or batch=; give one of them")
         if theirs := [name for name in OURS if name in loader_options]:
-            raise ConfigError(f"ElasticStream decides {joined(theirs)} itself; leave it out")
+            raise ConfigError(f"ElasticStream sets {joined(theirs)} itself; leave it out")
         if isinstance(make, Iterator) and not callable(make):
             raise ConfigError(
-                f"ElasticStream: a {type(make).__name__} can be read once only, and an epoch may be read again; give a "
-                "function that makes it: ElasticStream(lambda epoch: ...)"
+                f"ElasticStream: a {type(make).__name__} can be read only once, but an epoch may be read again; pass a "
+                "function that creates it: ElasticStream(lambda epoch: ...)"
             )
         super().__init__(batch, rank, world)
         rule = batch.rule if batch is not None else BatchRule(per_rank=batch_size)
@@ -105,25 +107,33 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
 
     @property
     def finished(self) -> bool:
-        """Whether it is known that nothing of this epoch is left."""
+        """Whether all samples of this epoch are known to be consumed."""
         return self._ended if self._loop is None else self._loop.place.ended
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch. The epoch that it is in already goes on where it is."""
+        """Start an epoch; does nothing if it is the current one.
+
+        Args:
+            epoch: The number of the epoch, from 0.
+        """
         self._ended = self._ended and epoch == self._epoch
         super().set_epoch(epoch)
 
     def at_next_loop(self, call: Callable[[], None]) -> None:
-        """Call this once when the next loop of this epoch begins, after its DataLoader has drawn its random seed."""
+        """Call `call` once when the next loop of this epoch starts, after its DataLoader has drawn its seed."""
         self._begun = None if self.finished else call  # A finished epoch draws no seed.
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the data as of the batches that the loop has taken now. It is the same on all ranks."""
+        """Return the position in the data after the batches taken so far, the same on all ranks."""
         self.keep()
         return {"epoch": self._epoch, "consumed": self.consumed, "finished": self.finished}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a place, in any world."""
+        """Resume from a position, at any world size.
+
+        Args:
+            state: The result of `state_dict`.
+        """
         self._epoch = self._restored = int(state["epoch"])
         self._base = int(state["consumed"])
         self._ended, self._loop = bool(state["finished"]), None
@@ -135,7 +145,7 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
                 raise ConfigError(
                     f"ElasticStream: all of epoch {self._epoch} has been served; call "
                     f"stream.set_epoch({self._epoch + 1}) before the next loop, or loop over elastic.epochs(state, "
-                    "n); a stream for validation stays out of the elastic.State, and then serves everything each time"
+                    "n); leave a stream for validation out of the elastic.State, to serve all samples each time"
                 )
         rank, world = rank_and_world(*self._place)
         loop = self._loop = _StreamLoop(StreamPosition(self._base, self._ended), world, by_hand=self._by_hand)
@@ -151,8 +161,8 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
         for batch, note in batches:
             if self._loop is not loop:
                 raise ConfigError(
-                    "ElasticStream: it was moved, or another loop over it was started, while this loop was running; "
-                    "leave the loop first"
+                    "ElasticStream: another loop was started, or the position was changed, during this loop; leave the "
+                    "loop first"
                 )
             loop.take(note)
             yield batch
@@ -160,24 +170,24 @@ class ElasticStream(EpochPosition["_StreamLoop"]):
 
 
 class StreamPosition(NamedTuple):
-    """A place in an epoch, and whether nothing is left after it."""
+    """A position in an epoch, and whether it is the end."""
 
     consumed: int
     ended: bool
 
 
 class _StreamLoop:
-    """One loop over a stream: how far it is."""
+    """One loop over a stream, and its position."""
 
     def __init__(self, start: StreamPosition, world: int, *, by_hand: bool) -> None:
         self.world = world
         self.current: MicroBatch | None = None
         self.kept: StreamPosition | None = None
-        """The place of the last commit in this loop."""
+        """The position of the last commit in this loop."""
         self.place = self._start = start
         self._by_hand = by_hand
         self._ahead: deque[TakenBatch] | None = deque()
-        """What was taken, and not yet told to `advance`; None once it is clear that nobody will."""
+        """Batches taken, but not yet counted by `advance`; None once it is clear that `advance` is not used."""
         self._thread = 0
 
     @property
@@ -185,7 +195,7 @@ class _StreamLoop:
         return self.place.consumed
 
     def take(self, note: TakenBatch) -> None:
-        """The loop takes a batch, or what takes them for it."""
+        """Record that the loop, or a prefetcher, takes a batch."""
         self._thread = get_ident()
         if self._ahead is not None:
             self._ahead.append(note)
@@ -195,24 +205,24 @@ class _StreamLoop:
                 self._ahead = None
 
     def end(self) -> None:
-        """There are no more batches to take."""
+        """Record the end of the stream."""
         if not (self._by_hand and self._ahead):
             self.place = self.place._replace(ended=True)
 
     def advance(self, batches: int) -> None:
-        """Count by hand from now on."""
+        """Count `batches` more; from now on only this counts."""
         if not self._by_hand:
             self._by_hand, self.place, self.current = True, self._start, None
         for _ in range(batches):
             if not self._ahead:
                 raise ConfigError(
-                    "ElasticStream: advance() was called for a batch that was not taken, or not for the first ones; "
-                    "call it once with each batch that the loop gets, from the first one on"
+                    "ElasticStream: advance() was called for a batch that was not taken, or not for the first batches; "
+                    "call it once for each batch that the loop receives, from the first one on"
                 )
             self._count(self._ahead.popleft())
 
     def keep(self) -> None:
-        """The batches taken so far are committed. Raises `ConfigError` if another thread takes them."""
+        """Record that the batches taken so far are committed. Raises `ConfigError` if another thread takes them."""
         if not self._by_hand:
             check_thread("ElasticStream", self._thread)
             self._ahead = None
@@ -226,24 +236,24 @@ class _StreamLoop:
 
 
 def _as_it_is(made: Any) -> Any:
-    """What `collate_fn` has made, untouched: without batches a DataLoader turns numpy's arrays into tensors."""
+    """Return the batch unchanged: the default of a DataLoader would convert NumPy arrays to tensors."""
     return made
 
 
 class StreamDataset(IterableDataset[Any]):
-    """What one rank, or one of its DataLoader workers, makes of a stream: batches, each with its note."""
+    """The batches that a rank, or one of its DataLoader workers, makes from a stream, each with its note."""
 
     def __init__(self, make: Any, rule: BatchRule, collate: Callable[[list[Any]], Any], *, shared: bool) -> None:
-        """`shared`: the aim is read in other processes, which may outlive a loop (persistent_workers)."""
+        """`shared`: worker processes, which may outlive a loop (persistent_workers), read the aim."""
         self._make = make
         self._rule = rule
         self._collate = collate
         self._aim = torch.zeros(4, dtype=torch.int64, device="cpu")
         if shared:
-            self._aim.share_memory_()  # type: ignore[no-untyped-call]  # Torch has not typed it.
+            self._aim.share_memory_()  # type: ignore[no-untyped-call]  # Torch has no type for it.
 
     def aim(self, epoch: int, consumed: int, rank: int, world: int) -> None:
-        """Say what the next loop is to serve."""
+        """Set what the next loop serves."""
         self._aim.copy_(torch.tensor([epoch, consumed, rank, world], device="cpu"))
 
     def __iter__(self) -> Iterator[tuple[Any, TakenBatch]]:
@@ -261,7 +271,7 @@ class StreamDataset(IterableDataset[Any]):
                 number += 1
 
     def _rest(self, epoch: int, consumed: int) -> Iterator[Any]:
-        """The samples of an epoch after those that are consumed."""
+        """Yield the samples of an epoch after the consumed ones."""
         if callable(self._make) and not isinstance(self._make, IterableDataset):
             source = self._make(epoch)
         else:
@@ -277,7 +287,7 @@ class StreamDataset(IterableDataset[Any]):
                 next(samples)
             except StopIteration:
                 raise ConfigError(
-                    f"ElasticStream: epoch {epoch} has {over} samples, and {consumed} of it are consumed; it must be "
-                    "the same stream each time"
+                    f"ElasticStream: epoch {epoch} has {over} samples, but {consumed} are consumed; the stream must be "
+                    "the same each time"
                 ) from None
         yield from samples

@@ -1,4 +1,4 @@
-"""What a `State` asks of the samplers, streams and batches among its parts."""
+"""The samplers, streams and batches among the components of a `State`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from elastic.train.data.batch import GlobalBatch
 
 
 class TrackedData:
-    """The samplers, streams and batches among the things of a state.
-
-    A sampler of another library counts as well, even if it has no more than `set_epoch`.
-    """
+    """The samplers, streams and batches of a state, including samplers of other libraries that have `set_epoch`."""
 
     def __init__(self, things: Iterable[Any]) -> None:
-        """Find them among all `things` of a state."""
+        """Find them among all components and values of a state."""
         every = list(things)
         self._ordered = [thing for thing in every if hasattr(thing, "set_epoch")]
         self._positions = [thing for thing in self._ordered if hasattr(thing, "keep")]
@@ -26,38 +23,38 @@ class TrackedData:
 
     @property
     def seed(self) -> int:
-        """The seed of the first sampler that has one, else 0."""
+        """The seed of the first sampler with a seed, else 0."""
         return next((int(thing.seed) for thing in self._ordered if hasattr(thing, "seed")), 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell samplers and streams which epoch it is."""
+        """Call `set_epoch` of the samplers and streams."""
         for thing in self._ordered:
             thing.set_epoch(epoch)
 
     def keep(self) -> None:
-        """A step was committed: the batches taken so far belong to it."""
+        """Record that the batches taken so far are committed."""
         for thing in self._positions:
             thing.keep()
 
     def steps_left(self, epochs: int) -> int | None:
-        """The steps that remain of `epochs` epochs; None while no sampler knows."""
+        """Return the number of remaining steps of `epochs` epochs; None if no sampler knows it."""
         left = (thing.steps_left(epochs) for thing in self._counting)
         return next((steps for steps in left if steps is not None), None)
 
     def at_next_loop(self, call: Callable[[], None]) -> None:
-        """Call this when the next loop begins over data that is in the middle of an epoch."""
+        """Call `call` when the next loop starts over data in the middle of an epoch."""
         for thing in self._ordered:
             if getattr(thing, "consumed", 0) and hasattr(thing, "at_next_loop"):
                 thing.at_next_loop(call)
 
     def scale_learning_rates(self) -> None:
-        """Batches that grow with the world bring the learning rates along."""
+        """Scale the learning rates of batches that grow with the world size."""
         for batch in self._batches:
             batch.apply(self._optimizers, self._schedulers)
 
 
 def with_batches(things: Mapping[str, Any]) -> dict[str, Any]:
-    """The things of a state, and the batch of each sampler: the next world must know the learning rates it scaled."""
+    """Add the `GlobalBatch` of each sampler, whose learning-rate factor must be saved, to the things of a state."""
     known = {id(thing) for thing in things.values()}
     batches = {f"{name}_batch": getattr(thing, "batch", None) for name, thing in things.items()}
     found = {name: batch for name, batch in batches.items() if isinstance(batch, GlobalBatch) and name not in things}

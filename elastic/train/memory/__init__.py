@@ -1,1 +1,1 @@
-"""The memory tier: it holds the newest commits in memory that outlives the workers of a node."""
+"""In-memory checkpoints: the newest commits in memory that outlives the workers of a node."""

@@ -1,6 +1,6 @@
-"""The two slots of one state: where the next commit is written, and what is read back.
+"""The two slots of one state: the next commit writes one, and a restore reads both.
 
-There are two because a commit that is cut off must leave the one before it.
+There are two, so that an interrupted commit leaves the previous one intact.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from elastic.train.memory.slot import DATA_AT, SPARE_BYTES, Slot, SlotContent, S
 
 
 class SegmentSource(Protocol):
-    """Who gives memory: the worker's end of the channel to its agent."""
+    """The source of memory: the worker's end of the channel to its agent."""
 
     def segment(self, name: str, size: int) -> tuple[int, int] | str:
-        """The descriptor and size of a piece of memory, or why there is none; size 0: only if it is there."""
+        """Return the descriptor and size of a segment, or why there is none; size 0: only an existing one."""
 
 
 class DoubleBuffer:
-    """The two slots of one state, by the name of their memory. Only one process writes them."""
+    """The two slots of one state, by the name of their segments. Only one process writes them."""
 
     def __init__(self, end: SegmentSource, name: str) -> None:
-        """Nothing is asked for before the first use."""
+        """Segments are requested at the first use."""
         self.name = name
         self._end = end
         self._slots: list[Slot | None] = [None, None]
@@ -30,22 +30,22 @@ class DoubleBuffer:
         self._looked = False
 
     def read_slots(self) -> list[SlotContent]:
-        """What the slots hold: none, one or two states."""
+        """Read the slots: none, one or two states."""
         self._looked = True
         self._slots = [self._open(number, 0) for number in range(2)]
-        found = [slot.read() if slot is not None else None for slot in self._slots]
-        self._held = [(one.head.mark, one.head.step) if one is not None else None for one in found]
-        return [one for one in found if one is not None]
+        contents = [slot.read() if slot is not None else None for slot in self._slots]
+        self._held = [(content.head.mark, content.head.step) if content is not None else None for content in contents]
+        return [content for content in contents if content is not None]
 
     @property
     def there(self) -> bool:
-        """Whether there is any memory under this name."""
+        """Whether a segment with this name exists."""
         return any(slot is not None for slot in self._slots)
 
     def make_room(self, data_size: int, meta_size: int, protected: tuple[str, int] | None = None) -> Slot:
-        """The slot to write next, large enough and cleared. Raises `SlotMemoryShort`.
+        """Return the slot to write next, large enough and cleared. Raises `SlotMemoryShort`.
 
-        It is one that holds nothing, or else the older one, but not the one that holds `protected` (mark and step).
+        It is an empty slot, otherwise the older one, but not the one with `protected` (fencing token and step).
         """
         if not self._looked:
             self.read_slots()
@@ -59,7 +59,7 @@ class DoubleBuffer:
         held[number] = None
         slot = self._slots[number]
         if slot is None or not slot.fits(data_size, meta_size):
-            slot = self._slots[number] = None  # The old memory is given back before more is asked for.
+            slot = self._slots[number] = None  # Free the old memory before requesting more.
             size = DATA_AT + data_size + 2 * meta_size + SPARE_BYTES
             slot = self._slots[number] = self._open(number, -(-size // DATA_AT) * DATA_AT)
         assert slot is not None
@@ -67,11 +67,11 @@ class DoubleBuffer:
         return slot
 
     def wrote(self, slot: Slot, mark: str, step: int) -> None:
-        """Remember what a slot now holds."""
+        """Record the state in a slot."""
         self._held[self._slots.index(slot)] = (mark, step)
 
     def drop(self) -> None:
-        """Give the memory back, but for a page of each slot."""
+        """Free the memory, except for a page of each slot."""
         self._slots, self._held = [None, None], [None, None]
         for number in range(2):
             slot = self._open(number, 0)
@@ -79,7 +79,7 @@ class DoubleBuffer:
                 self._end.segment(_name(self.name, number), DATA_AT)
 
     def _open(self, number: int, size: int) -> Slot | None:
-        """Map the memory of one slot; with size 0 None if there is none."""
+        """Map the segment of one slot; with size 0, None if there is none."""
         answer = self._end.segment(_name(self.name, number), size)
         if isinstance(answer, str):
             if size:
@@ -101,7 +101,7 @@ def _name(name: str, number: int) -> str:
 
 
 def _age(held: tuple[str, int] | None) -> tuple[int, int]:
-    """Older states come first: by generation, then by step."""
+    """Sort older states first: by generation, then by step."""
     mark, step = held or ("", 0)
     g = mark.rpartition("/")[2]
     return (int(g) if g.isdecimal() else -1, step)

@@ -1,4 +1,4 @@
-"""What the memory tier costs of the training time, and the line that says when it is too much (pure)."""
+"""The share of training time that in-memory checkpoints take, and the warning if it is too large (pure)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from math import ceil
 
 SHARE_MAX = 0.05
 COMMITS = 20
-"""So many commits are looked at together."""
+"""The number of commits in a measurement."""
 COMMITS_SKIPPED = 2
-"""The first ones take memory from the kernel, which no later one does."""
+"""The first commits allocate memory; later ones do not."""
 
 
 class CommitOverhead:
     """Measures the time that commits block training."""
 
     def __init__(self) -> None:
-        """Nothing is measured yet."""
         self._commits: list[tuple[float, float]] = []
         self._is_reported = False
 
     def line(self, began_s: float, ended_s: float) -> str:
-        """Add one commit, by a monotonic clock; what to say about the last `COMMITS`, once, else ""."""
+        """Add one commit, in seconds of a monotonic clock; return a warning about the last `COMMITS`, once, else ""."""
         if self._is_reported:
             return ""
         self._commits.append((began_s, ended_s))
@@ -35,8 +34,6 @@ class CommitOverhead:
         self._is_reported = True
         share = blocked_s / trained_s if trained_s > 0 else 1.0
         return (
-            f"copies to memory cost {100 * share:.0f} % of the training time ({1000 * blocked_s / COMMITS:.1f} ms "
-            "each); "
-            f"state.commit(memory_every=...) {ceil(share / SHARE_MAX)} times as large brings that below "
-            f"{100 * SHARE_MAX:.0f} %"
+            f"in-memory checkpoints take {100 * share:.0f} % of training time ({1000 * blocked_s / COMMITS:.1f} ms "
+            f"each); increase memory_every about {ceil(share / SHARE_MAX)}× to stay below {100 * SHARE_MAX:.0f} %"
         )

@@ -1,8 +1,8 @@
-"""Copies of each rank's shards in the memory of other nodes: the lost node's shards are lost with it.
+"""Replicates the shards of each rank in the memory of other nodes, because a failed node takes its memory with it.
 
-A rank sends the bytes of its newest slot, as they are, to the rank with the same place on the next node, and receives
-those of the rank before. Three rounds: how large it is; whether there is room; the bytes. All ranks take part in all of
-them, also one that has nothing to send or no room, so nobody waits for a message that does not come.
+A rank sends the bytes of its newest slot to the rank with the same local rank on the next node, and receives those of
+the rank before. There are three rounds: the size, whether there is room, and the bytes. All ranks take part in all
+rounds, even a rank that has nothing to send or no room, so that no rank waits for a message that is never sent.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from elastic.train.memory.slot import Slot, SlotMemoryShort, SlotSizes
 MESSAGE_BYTES_MAX = 64 << 20
 _FIELDS = 4
 _TAG = 1 << 20
-"""Tags that no exchange uses."""
+"""The first of the tags that `exchange` does not use."""
 
 
 class PeerReplicator:
     """The neighbours of one rank at one distance, in nodes."""
 
     def __init__(self, group: Any, rank: int, world: int, local_world: int, distance: int) -> None:
-        """`group` is one of gloo's with all ranks; a node has `local_world` of them."""
+        """`group` is a gloo group of all ranks; a node has `local_world` of them."""
         self._group = group
         self._to = (rank + distance * local_world) % world
         self._from = (rank - distance * local_world) % world
@@ -40,11 +40,11 @@ class PeerReplicator:
         step: int,
         protected: tuple[str, int] | None,
     ) -> tuple[bool, str]:
-        """Send what is in a slot, receive into the neighbour's pair; None: nothing to send, nowhere to receive.
+        """Send a slot to the next node, and receive that of the previous node into `pair`; a collective.
 
-        `mark` and `step` are those of this commit, on all ranks; `protected` as in `DoubleBuffer.make_room`.
-        Whether the copy was taken, and why there was no room for the neighbour's ("" if there was). Every rank calls
-        it. Raises what gloo raises when a neighbour is gone.
+        `sent` None: nothing to send; `pair` None: no room. `mark` and `step` are those of this commit, on all ranks;
+        `protected` is as in `DoubleBuffer.make_room`. Returns whether the next node took the copy, and why this node
+        had no room for the other copy, "" if it had. Raises gloo's RuntimeError if a neighbour has exited.
         """
         own = torch.zeros(_FIELDS, dtype=torch.int64, device="cpu")
         if sent is not None:
@@ -76,7 +76,7 @@ class PeerReplicator:
         return taken, why
 
     def _exchange_ints(self, word: torch.Tensor, *, to: int, source: int, tag: int) -> list[int]:
-        """Send a few numbers one way, and receive as many from the other side."""
+        """Send a few numbers to one neighbour, and receive as many from the other."""
         heard = torch.zeros_like(word)
         works = [
             dist.irecv(heard, self._rank(source), group=self._group, tag=self._tag + tag),

@@ -1,15 +1,15 @@
-"""One slot of the memory tier: a state in memory that outlives the worker who wrote it.
+"""One slot: a state in memory that outlives the worker that wrote it.
 
 ::
 
-    header    64 bytes: magic, flag, sizes, checksum of what describes the data
+    header    64 bytes: magic, flag, sizes, checksum of the meta
     data      from byte 4096 on: the tensors, each at a multiple of 64 bytes
-    meta      after the data, in msgpack: whose state it is, the table of tensors, the rest of the tree (`tree.pack`)
+    meta      after the data, in msgpack: the owner, the table of tensors, the rest of the tree (`tree.pack`)
 
-Each slot is a segment of its own (`elastic.channel.shared_memory`), and a state has two slots in turn. So a state that
-outgrows its slot gets a larger one while the other still holds the state before, and a worker that is killed in the
-middle of a copy leaves the other slot whole: the flag is taken away before the first byte is written and set after the
-last one. Who reads checks everything; a slot that is odd in any way is not there.
+Each slot is a separate segment (`elastic.channel.shared_memory`), and a state alternates between two slots. So a state
+that outgrows its slot gets a larger one while the other slot still has the previous state, and a worker that is killed
+during a copy leaves the other slot complete: the flag is cleared before the first byte is written, and set after the
+last one. A reader checks everything, and ignores a slot that is invalid in any way.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from elastic.train.torch_internals import copy_all
 DATA_AT = 4096
 ALIGNED_BYTES = 64
 SPARE_BYTES = 64 << 10
-"""What a new slot has beyond its first state, so that a growing table does not need a new slot at once."""
+"""The reserve of a new slot, so that a growing table does not need a new slot at once."""
 
 _HEADER = struct.Struct("<8s4Q24x")
 _FLAG_AT = 8
 _MAGIC = b"elastic2"
 _WHOLE = 0x656C6F6877
 _POPULATE = 23
-"""MADV_POPULATE_WRITE, which Python 3.11 does not name; from Linux 5.14 on."""
+"""MADV_POPULATE_WRITE (Linux 5.14 and later), which Python 3.11 does not define."""
 
 
 class SlotMemoryShort(Exception):
-    """There is no memory for a slot; the text says why."""
+    """There is no memory for a slot; the message says why."""
 
 
 class SlotHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose state it is: the generation's mark, the step, and the place of the rank that wrote it.
+    """The owner of a state: the fencing token of its generation, the step, and the rank that wrote it.
 
-    `count` is 1 for the first commit of that rank in that generation, and `replicated` and `sharded` say whether the
-    state of the whole job has such parts.
+    `count` is 1 for the first commit of that rank in that generation; `replicated` and `sharded`: the state of the job
+    has such components.
     """
 
     mark: str
@@ -66,9 +66,9 @@ class SlotHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorLeaf(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor: its type, the shape of the whole, the part that is here, and the byte of the data where it begins.
+    """One tensor: its dtype, its global shape, the box in this slot, and its offset in the data, in bytes.
 
-    `key` names a tensor that is a part of a sharded dict; "" is a tensor of a tree, known by its number.
+    `key` is the name of a tensor of a sharded dict; "" for a tensor of a tree, which is identified by its number.
     """
 
     key: str
@@ -79,7 +79,7 @@ class TensorLeaf(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotMeta(msgspec.Struct, frozen=True, array_like=True):
-    """All that describes the data of a slot."""
+    """The description of the data in a slot."""
 
     head: SlotHead
     leaves: tuple[TensorLeaf, ...]
@@ -90,7 +90,7 @@ meta_decoder = msgspec.msgpack.Decoder(SlotMeta)
 
 
 class LeafSpec(NamedTuple):
-    """What makes a leaf: its key, type, and the shape of the whole; `box` None is the whole."""
+    """The specification of a leaf: its key, dtype, and global shape; `box` None is the whole tensor."""
 
     key: str
     dtype: torch.dtype
@@ -99,10 +99,10 @@ class LeafSpec(NamedTuple):
 
 
 class SlotLayout:
-    """Where the tensors of a state lie, found once and used as long as they stay the same."""
+    """The offsets of the tensors of a state, reused as long as the specifications are the same."""
 
     def __init__(self, specs: Sequence[LeafSpec]) -> None:
-        """Give each tensor its place."""
+        """Assign an offset to each tensor."""
         self.specs = specs
         leaves, at = [], 0
         for spec in specs:
@@ -115,13 +115,13 @@ class SlotLayout:
         self._encoded = msgspec.Raw(msgspec.msgpack.encode(leaves))
 
     def meta(self, head: SlotHead, rest: bytes) -> bytes:
-        """What describes a state with these tensors, as `SlotMeta` is read."""
+        """Encode the `SlotMeta` of a state with these tensors."""
         return msgspec.msgpack.encode((head, self._encoded, rest))
 
 
 @dataclass(frozen=True)
 class SlotSizes:
-    """How long data and meta are, in bytes, and the checksum of the meta."""
+    """The sizes of data and meta, in bytes, and the checksum of the meta."""
 
     data: int
     meta: int
@@ -130,7 +130,7 @@ class SlotSizes:
 
 @dataclass(frozen=True)
 class SlotContent:
-    """What a slot holds. `tensors` are its memory itself: they change with the next but one commit."""
+    """The contents of a slot. `tensors` are views of its memory, which the next commit but one overwrites."""
 
     meta: SlotMeta
     encoded: bytes
@@ -138,17 +138,17 @@ class SlotContent:
 
     @property
     def head(self) -> SlotHead:
-        """The generation, the step and the rank of the state."""
+        """The generation, step and rank of the state."""
         return self.meta.head
 
 
 class Slot:
-    """The memory of one slot, mapped into this process. It is unmapped when nothing of it is used any more."""
+    """The memory of one slot, mapped into this process until its last view is gone."""
 
     def __init__(self, fd: int, size: int) -> None:
-        """Map a segment; the descriptor stays the caller's. Raises `OSError` or `ValueError` if that fails."""
+        """Map a segment; the caller keeps the descriptor. Raises `OSError` or `ValueError`."""
         if size < DATA_AT:
-            raise ValueError(f"a slot has at least {DATA_AT} bytes, not {size}")
+            raise ValueError(f"size is {size}; a slot needs at least {DATA_AT} bytes")
         self.size = size
         self._memory = mmap.mmap(fd, size)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
@@ -157,11 +157,11 @@ class Slot:
         self._views: tuple[torch.Tensor, ...] = ()
 
     def fits(self, data_size: int, meta_size: int) -> bool:
-        """Tell whether a state of this size has room."""
+        """Return whether a state of this size fits."""
         return DATA_AT + data_size + meta_size <= self.size
 
     def write(self, layout: SlotLayout, meta: bytes, tensors: Sequence[torch.Tensor]) -> SlotSizes:
-        """Copy a state here; it blocks for one copy of the data. The caller has made sure that it fits."""
+        """Copy a state that fits to this slot; it blocks for one copy of the data."""
         self.clear()
         if layout is not self._layout:
             self._layout, self._views = layout, self._tensors(layout.leaves)
@@ -177,23 +177,23 @@ class Slot:
         return sizes
 
     def clear(self) -> None:
-        """Say that what is here does not count, before it is changed."""
+        """Invalidate the slot, before it is changed."""
         self._memory[_FLAG_AT : _FLAG_AT + 8] = bytes(8)
         if not self._populated:
             self._populate()
 
     def finish(self, sizes: SlotSizes) -> None:
-        """Say that what is here counts, once all of it is written."""
+        """Validate the slot, after all of it is written."""
         self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, 0, sizes.data, sizes.meta, sizes.checksum)
         self._memory[_FLAG_AT : _FLAG_AT + 8] = _WHOLE.to_bytes(8, "little")
 
     def stretches(self, sizes: SlotSizes, size_max: int) -> list[torch.Tensor]:
-        """The bytes of data and meta, to send or to receive them as they are, in pieces of at most `size_max`."""
+        """Return views of data and meta for a transfer, in pieces of at most `size_max` bytes."""
         end = DATA_AT + sizes.data + sizes.meta
         return [self._bytes[at : min(at + size_max, end)] for at in range(DATA_AT, end, size_max)]
 
     def read(self) -> SlotContent | None:
-        """What is here, None if nothing is that could be trusted."""
+        """Read the slot; None if it is not valid."""
         magic, flag, data_size, meta_size, checksum = _HEADER.unpack(self._memory[: _HEADER.size])
         if (magic, flag) != (_MAGIC, _WHOLE) or not self.fits(data_size, meta_size):
             return None
@@ -210,24 +210,22 @@ class Slot:
         return SlotContent(meta, encoded, self._tensors(meta.leaves))
 
     def _tensors(self, leaves: Sequence[TensorLeaf]) -> tuple[torch.Tensor, ...]:
-        """Views of the data, a tensor for each leaf."""
-        found = []
+        """Return views of the data, a tensor for each leaf."""
+        tensors = []
         for leaf in leaves:
             dtype = getattr(torch, leaf.dtype)
             start = DATA_AT + leaf.at
             view = self._bytes[start : start + leaf.box.numel * dtype.itemsize]
-            found.append(view.view(dtype).view(leaf.box.sizes))
-        return tuple(found)
+            tensors.append(view.view(dtype).view(leaf.box.sizes))
+        return tuple(tensors)
 
     def _populate(self) -> None:
-        """Have the kernel give all pages now, in one call. Raises `SlotMemoryShort` where there are not enough."""
+        """Allocate all pages now, in one call. Raises `SlotMemoryShort` if there are not enough."""
         try:
             self._memory.madvise(_POPULATE)
         except OSError as error:
             if error.errno != errno.EINVAL:
-                raise SlotMemoryShort(
-                    f"this machine gives no memory of {size_text(self.size)} ({error.strerror})"
-                ) from error
+                raise SlotMemoryShort(f"cannot allocate {size_text(self.size)} of memory ({error.strerror})") from error
         self._populated = True
 
 

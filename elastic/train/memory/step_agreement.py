@@ -1,15 +1,15 @@
-"""Which step all ranks go on from, of those that lie in the memory of their nodes (pure).
+"""The agreement of all ranks on one of the steps in the memory of their nodes (pure).
 
 Rules
 -----
-1. Only what the generations of this incarnation wrote counts, and nothing before generation `since`.
-2. The highest generation counts of which anything is held. A node that holds only older ones is a newcomer.
-3. A step is complete if the replicated parts lie on some node and every element of the sharded parts is held by some
-   rank, its own or as a neighbour's copy.
-4. Of the complete steps the newest that all holders of that generation have is taken; if they have none in common, the
-   newest complete one.
-5. Where nothing of that generation is complete, the one before serves only if the newer has not got beyond its first
-   commit: then no more than that step is lost. In any other case the disk has newer work.
+1. Only states of this incarnation are valid, from generation `since` on.
+2. The highest generation of which any node has a state wins. A node that has only older states is a joining node.
+3. A step is complete if a node has its replicated components, and a rank has every element of its sharded components,
+   in its own shard or in the copy of a neighbour's shard.
+4. Of the complete steps, the ranks take the newest that all owners of that generation have; if they have none in
+   common, the newest complete step.
+5. If no step of that generation is complete, the previous generation serves only if the newer one has not got beyond
+   its first commit: then no more than that step is lost. Otherwise the disk has a newer step.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from elastic.train.memory.slot import SlotContent, SlotHead
 
 
 class ShardRegion(msgspec.Struct, frozen=True, array_like=True):
-    """The shape of a sharded tensor, and the part that is held."""
+    """The global shape of a sharded tensor, and the box that a rank has."""
 
     shape: tuple[int, ...]
     box: Box
 
 
 class StoredState(msgspec.Struct, frozen=True):
-    """One state in memory: the replicated parts of a node, a rank's own and sharded ones, or a copy of such.
+    """One state in memory: the replicated components of a node, the own and sharded ones of a rank, or a copy of those.
 
-    `cuts` names the entry of `RankStates.cuts` with the sharded tensors in it. `size` is how many bytes describe it,
-    and `sum` the checksum of its leaves.
+    `cuts` is the index in `RankStates.cuts` of its sharded tensors. `size` is the size of its meta in bytes, and `sum`
+    the checksum of its leaves.
     """
 
     kind: Literal["node", "rank", "copy"]
@@ -47,9 +47,9 @@ class StoredState(msgspec.Struct, frozen=True):
 
 
 class RankStates(msgspec.Struct, frozen=True):
-    """All that one rank can read. States with the same tensors share an entry of `cuts`.
+    """All states that one rank can read. States with the same tensors share an entry of `cuts`.
 
-    `local_world` is how many workers its node has, and `sharded` says whether its script has sharded parts.
+    `local_world` is the number of workers on its node; `sharded`: its script has sharded components.
     """
 
     held: tuple[StoredState, ...] = ()
@@ -59,7 +59,7 @@ class RankStates(msgspec.Struct, frozen=True):
 
 
 class AgreedStep(msgspec.Struct, frozen=True):
-    """The step to go on from, whose mark it has, and the sentence that says why this one."""
+    """The step to resume from, its fencing token, and the reason for the choice."""
 
     step: int
     mark: str
@@ -67,13 +67,13 @@ class AgreedStep(msgspec.Struct, frozen=True):
 
 
 class NoCommonStep(msgspec.Struct, frozen=True):
-    """No step can be restored from memory, and why."""
+    """No step can be restored from memory, with the reason."""
 
     why: str
 
 
 def agree(holdings: Sequence[RankStates], incarnation: str, since: int = 0) -> AgreedStep | NoCommonStep:
-    """Choose the step to go on from, by what every rank says. The same on every rank."""
+    """Choose the step to resume from, given the states of every rank; the same on every rank."""
     generations: dict[int, list[tuple[int, StoredState]]] = {}
     for rank, holding in enumerate(holdings):
         for held in holding.held:
@@ -81,7 +81,7 @@ def agree(holdings: Sequence[RankStates], incarnation: str, since: int = 0) -> A
             if whose == incarnation and number.isdecimal() and int(number) >= since:
                 generations.setdefault(int(number), []).append((rank, held))
     if not generations:
-        return NoCommonStep("no node holds anything of this job in its memory")
+        return NoCommonStep("no node has an in-memory checkpoint of this job")
     why = ""
     for g in sorted(generations, reverse=True):
         result = _newest(g, generations[g], holdings)
@@ -106,16 +106,16 @@ def _newest(
     for step in sorted(steps, key=lambda step: (step in common, step), reverse=True):
         missing = _missing([(rank, held) for rank, held in all_held if held.head.step == step], holdings)
         if not missing:
-            reason = "the newest that all have" if step in common else "the newest that is whole"
+            reason = "the newest that all nodes have" if step in common else "the newest complete one"
             return AgreedStep(step, all_held[0][1].head.mark, f"step {step} of generation {g} is {reason}")
-        why = why or f"step {step} of generation {g} is not whole: {missing}"
+        why = why or f"step {step} of generation {g} is incomplete: {missing}"
     return NoCommonStep(why)
 
 
 def _missing(held: Sequence[tuple[int, StoredState]], holdings: Sequence[RankStates]) -> str:
-    """What is missing of a step, in words; "" if it is whole."""
+    """Return what a step lacks; "" if it is complete."""
     if any(state.head.replicated for _, state in held) and not any(state.kind == "node" for _, state in held):
-        return "no node holds its replicated parts"
+        return "no node has its replicated components"
     if not any(state.head.sharded for _, state in held):
         return ""
     offers: dict[str, list[Box]] = {}
@@ -126,7 +126,7 @@ def _missing(held: Sequence[tuple[int, StoredState]], holdings: Sequence[RankSta
                 offers.setdefault(key, []).append(cut.box)
                 needs[key] = Box.whole(cut.shape)
     if not needs:
-        return "no rank holds anything of its sharded parts"
+        return "no rank has any of its sharded components"
     try:
         plan_transfers([offers], [needs])
     except TensorsMissing as error:
@@ -144,7 +144,7 @@ def describe_states(
     local_world: int = 1,
     sharded: bool = False,
 ) -> RankStates:
-    """What a rank says of the states that it can read, and of itself."""
+    """Return the report of a rank about the states that it can read."""
     held, cuts = [], list[Mapping[str, ShardRegion]]()
     for kind, content in contents:
         leaves = content.meta.leaves

@@ -1,12 +1,12 @@
-"""The memory tier: the newest commits in memory that outlives the workers of a node, and their way back.
+"""In-memory checkpoints: the newest commits in memory that outlives the workers of a node, and their restore.
 
-After a loss the survivors go on from the newest step that all of them have, newcomers receive it from a survivor, and
-no disk is read. The replicated parts lie there once for each node, written by its first worker; what differs by rank
-and the shards are written by each. Shards are also copied to the next node (`copies`), because a lost node's shards are
-lost with it.
+After a node failure the survivors resume from the newest step that all of them have, joining nodes receive it from a
+survivor, and no disk is read. The first worker of a node writes the replicated components, once for the node; each
+worker writes its own values and its shards. Shards are also copied to the next nodes (`copies`), because a failed node
+takes its memory with it.
 
-Memory for each node, at most: 2 x the replicated parts + 2 x (1 + copies) x the own and sharded parts of its workers,
-and 64 kB for each. It lies with the agent and is freed when the agent ends, however that happens.
+The largest memory of a node: 2 x the replicated components + 2 x (1 + copies) x the own and sharded components of its
+workers, and 64 kB for each. The agent owns it, and it is freed when the agent exits for any reason.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from elastic.train.statedict.sharded import Template
 
 LOCAL_RANKS_MAX = 64
 DISTANCES_MAX = 8
-"""Where to look for what workers of an earlier world left on this node."""
+"""The limits of the search for states of an earlier generation on this node."""
 
 Trees = Mapping[str, Any]
 Kind = Literal["node", "rank", "copy"]
 
 
 class MemoryTier:
-    """One rank's part of it. `on` is False once commits here keep nothing."""
+    """The in-memory checkpoints of one rank. `on` is False once commits no longer save to memory."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class MemoryTier:
         copies: int = 1,
         owner: str = "",
     ) -> None:
-        """`mark` is `<incarnation>/<g>`; `group` one of gloo's with all ranks, or None in a world of one.
+        """`mark` is the fencing token; `group` a gloo group of all ranks, None at world size 1.
 
-        `owner` tells the states of one script apart: each has memory of its own, under names that begin with it.
+        `owner` is the prefix of the names of the segments, so that each state of a script has separate memory.
         """
         self.on = True
         self._end = end if mark else None
@@ -68,7 +68,7 @@ class MemoryTier:
         distances = range(1, min(copies, nodes - 1) + 1) if world_size == nodes * local_world_size else ()
         self._replicators = {d: PeerReplicator(group, rank, world_size, local_world_size, d) for d in distances}
         self._together = False
-        """Whether ranks copy to each other: then all of them take part in every commit."""
+        """Whether ranks copy shards to each other; then all of them take part in every commit."""
         self._bare = nodes > 1 and not self._replicators
         self._pairs: dict[str, DoubleBuffer] = {}
         self._used: set[str] = set()
@@ -76,18 +76,18 @@ class MemoryTier:
         self._shards = LocalShards()
         self._restored: tuple[str, int] | None = None
         self._found: list[tuple[Kind, SlotContent]] = []
-        """What the last look found; it is held no longer than until it is fetched."""
+        """The result of the last scan, until it is fetched."""
         self._count = 0
         self._refused = ""
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._overhead = CommitOverhead()
 
     # Commits.
 
     def commit(self, step: int, replicated: Trees, own: Trees, sharded: Mapping[str, Trees]) -> None:
-        """Copy a state to memory. Every rank calls it, with the same names.
+        """Save a state to memory. Every rank calls it, with the same names.
 
-        Never fails for want of memory: a line says what is not kept. Raises what gloo raises when a rank is gone.
+        If there is no memory, it logs a warning and does not raise. Raises gloo's RuntimeError if a rank has exited.
         """
         if not self.on:
             return
@@ -130,9 +130,9 @@ class MemoryTier:
         return f"rank{self._local_rank}"
 
     def _begin(self, sharded: bool) -> None:
-        """Find out whether anybody takes part, where ranks copy to each other; say what is not kept."""
+        """Find out whether any rank has memory, if ranks copy shards to each other, and log what is not saved."""
         if self._end is None:
-            self._refused = "the memory tier is off: there is no agent to keep memory; start with elastic-launch"
+            self._refused = "in-memory checkpoints are off: there is no agent; start the script with elastic-launch"
             if self._rank == 0:
                 report.log_to_agent(self._refused)
         if sharded and self._replicators:
@@ -140,11 +140,12 @@ class MemoryTier:
         self.on = self._together or not self._refused
         if sharded and self._bare and self._rank == 0 and self.on:
             report.log_to_agent(
-                "shards have no copy on another node (memory_copies=0): a lost node is served from disk", warn=True
+                "shards have no copy on another node (memory_copies=0): after a node failure they are read from disk",
+                warn=True,
             )
 
     def _taken(self, own: Trees, sharded: Mapping[str, Trees]) -> tuple[bytes, list[LeafSpec], list[torch.Tensor]]:
-        """This rank's parts: the tree packed, and the tensors, those of the tree first."""
+        """Return the components of this rank: the packed tree, and the tensors, those of the tree first."""
         values: dict[str, dict[str, Any]] = {}
         pieces: list[tuple[str, torch.Tensor]] = []
         for name, part in sharded.items():
@@ -176,34 +177,35 @@ class MemoryTier:
 
     @property
     def _kept(self) -> tuple[str, int] | None:
-        """What the first commit must not write over: if it fails, it is all that there is."""
+        """The state that the first commit must not overwrite: if that commit fails, it is the only one."""
         return self._restored if self._count == 1 else None
 
     def _copy(self, step: int, written: tuple[Slot, SlotSizes] | None) -> None:
-        """Give this rank's shards to the next nodes, and keep those of the nodes before."""
+        """Send the shards of this rank to the next nodes, and store those of the previous nodes."""
         for distance, ring in self._replicators.items():
             name = f"copy{distance}.{self._local_rank}"
             pair = None if self._refused else self._pair(name)
             self._used.add(name)
             taken, why = ring.copy(written, pair, self._mark, step, self._kept)
             if why:
-                self._say_once(f"no room for the copy of another node's shards: {why}")
+                self._say_once(f"no memory for the copy of another node's shards: {why}")
             if written is not None and not taken:
                 self._say_once(
-                    f"the shards of rank {self._rank} have no copy on another node: a lost node is served from disk"
+                    f"the shards of rank {self._rank} have no copy on another node: after a node failure they are read "
+                    "from disk"
                 )
 
     def _give_up(self, why: str) -> None:
-        """Keep nothing from now on; what was kept would only grow old."""
+        """Stop saving to memory, and free the states, which would become outdated."""
         self._refused = why
-        report.log_to_agent(f"rank {self._rank} keeps no copy in memory: {why}", warn=True)
+        report.log_to_agent(f"rank {self._rank} saves no in-memory checkpoint: {why}", warn=True)
         for name in ("node", self._own_name):
             if name in self._used:
                 self._pair(name).drop()
         self.on = self._together
 
     def _drop_old(self) -> None:
-        """Give back what workers of an earlier world left: with the second commit nobody needs it."""
+        """Free the memory of earlier generations, which no rank needs after the second commit."""
         for name, pair in self._pairs.items():
             if name not in self._used:
                 pair.drop()
@@ -215,37 +217,37 @@ class MemoryTier:
         return self._pairs[name]
 
     def _say_once(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._warned:
+            self._warned.add(line)
             report.log_to_agent(line, warn=True)
 
-    # The way back.
+    # Restore.
 
     def readable_states(self, *, sharded: bool = False) -> RankStates:
-        """What this rank can read of what its node holds. `sharded`: whether the script has sharded parts."""
+        """Return the states that this rank can read on its node. `sharded`: the script has sharded components."""
         self._found = self._scan_slots()
         return describe_states(self._found, local_world=self._local_world, sharded=sharded)
 
     def choose(self, holdings: Sequence[RankStates], *, since: int = 0) -> AgreedStep | None:
-        """The step that all ranks can go on from, None if memory cannot serve. The same on every rank.
+        """Choose the step to resume from, None if memory has none. The same on every rank.
 
-        `holdings` are what `readable_states` says, by rank. Nothing that a generation before `since` wrote counts.
+        `holdings` are the results of `readable_states`, by rank. States of generations before `since` are not valid.
         """
         result = agree(holdings, self._mark.rpartition("/")[0], since)
         if isinstance(result, AgreedStep):
             return result
         if self._rank == 0 and any(rank_states.held for rank_states in holdings):
-            report.log_to_agent(f"memory cannot serve: {result.why}")
+            report.log_to_agent(f"cannot resume from memory: {result.why}")
         return None
 
     def fetch(
         self, agreed: AgreedStep, holdings: Sequence[RankStates], templates: Mapping[str, Template]
     ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
-        """The replicated trees, this rank's own ones (None if the world is another one), and the filled templates.
+        """Return the replicated trees, those of this rank (None at another world size), and the filled templates.
 
-        Every rank calls it. `templates` is what `commit` had as sharded parts, of this world: its tensors are filled in
-        place. Raises `TensorsMissing` and `TensorsDiffer`, on all ranks. All ranks meet once more before the first
-        commit: until then others may read here.
+        A collective. `templates` describe the sharded components at this world size; their tensors are filled in place.
+        Raises `TensorsMissing` and `TensorsDiffer`, on all ranks. Other ranks may still read the memory of this node
+        afterwards: synchronize all ranks before the first commit.
         """
         self._restored = (agreed.mark, agreed.step)
         entries, self._found = self._found, []
@@ -257,7 +259,7 @@ class MemoryTier:
         return transfer.fetch(self._group, contents, self._rank, said, templates)
 
     def _scan_slots(self) -> list[tuple[Kind, SlotContent]]:
-        """What lies on this node and is this rank's to offer: the replicated parts are every rank's."""
+        """Return the states on this node that this rank offers; every rank offers the replicated components."""
         if self._end is None:
             return []
         entries: list[tuple[Kind, SlotContent]] = []
@@ -280,11 +282,9 @@ class MemoryTier:
 
 
 def _check(tensors: Sequence[torch.Tensor], packed: bytes) -> None:
-    """Raise `TypeError` for what a slot cannot hold, or what could not be taken out again."""
+    """Raise `TypeError` for tensors and objects that a slot cannot store or a restore cannot load."""
     for tensor in tensors:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-            raise TypeError(f"the memory tier is off: it cannot hold a tensor of {tensor.layout}, {tensor.dtype}")
+            raise TypeError(f"cannot store a tensor with {tensor.layout} and {tensor.dtype}")
     if strange := tree.unsafe(packed):
-        raise TypeError(
-            f"the memory tier is off: the state holds {', '.join(strange)}, which would not be loaded again"
-        )
+        raise TypeError(f"the state contains {', '.join(strange)}, which torch.load(weights_only=True) rejects")

@@ -1,8 +1,8 @@
-"""A state comes out of the nodes' memory: to every rank of a new world, from whoever holds it.
+"""Restores a state from the memory of the nodes: every rank of a new generation receives what it needs.
 
-All ranks know already who holds what. Up to three rounds: the trees without their tensors, whether all can be taken,
-the tensors. What a rank can read on its own node does not go over the network, and where every rank has all that it
-needs there, the second round is the only one. Nothing is read from disk.
+All ranks already know the states of every rank. There are up to three rounds: the trees without their tensors, whether
+all can be loaded, and the tensors. A rank reads from its own node without the network, and if every rank has all that
+it needs there, only the second round runs. Nothing is read from disk.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from elastic.train.statedict import tree
 from elastic.train.statedict.sharded import SavedTensor, Template
 
 NODE = -1
-"""Stands for the replicated parts where others have the number of a rank."""
+"""The key of the replicated components, in place of a rank."""
 
 
 Sources = Mapping[int, SlotContent]
-"""What this rank can read of one step: the replicated parts under `NODE`, other parts by the rank they are of."""
+"""The states of one step that this rank can read: the replicated components under `NODE`, others by rank."""
 
 
 @dataclass(frozen=True)
 class TreeSkeleton:
-    """A tree without its tensors, and what is known of them."""
+    """A tree without its tensors, and the descriptions of the tensors."""
 
     leaves: tuple[TensorLeaf, ...]
     rest: Any
@@ -42,16 +42,16 @@ class TreeSkeleton:
 
 @dataclass(frozen=True)
 class RankHoldings:
-    """What a rank can read of one step, by whose it is, and what it needs of that."""
+    """The states of one step that a rank can read, by owner, and the owners whose states it needs."""
 
     held: Mapping[int, StoredState]
     wants: frozenset[int]
     same_world: bool
-    """Whether its own parts are those of a worker at its place in a world like this one."""
+    """Whether its own state is from the same rank at the same world size."""
 
 
 def rank_holdings(holdings: Sequence[RankStates], mark: str, step: int) -> list[RankHoldings]:
-    """What each rank has and needs of a step. The same on every rank."""
+    """Return what each rank has and needs of a step; the same on every rank."""
     by_rank: list[dict[int, StoredState]] = []
     for holding in holdings:
         by_rank.append({})
@@ -72,14 +72,14 @@ def rank_holdings(holdings: Sequence[RankStates], mark: str, step: int) -> list[
 def fetch(
     group: Any, contents: Sources, rank: int, said: Sequence[RankHoldings], templates: Mapping[str, Template]
 ) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, dict[str, Any]]]:
-    """The replicated trees; this rank's own parts, None if the world is another one; and the filled templates.
+    """Return the replicated trees; the tree of this rank, None at another world size; and the filled templates.
 
-    Every rank calls it; `said` is what `rank_holdings` found. What `templates` make is filled from the shards of any
-    world. Raises `TensorsMissing`, `TensorsDiffer`, and `CheckpointDamaged` for a tree that is not plain; on all ranks.
-    Others may still read this node's memory when it returns: all meet once more before anything is written there.
+    A collective; `said` is the result of `rank_holdings`. The templates are filled from shards of any world size.
+    Raises `TensorsMissing`, `TensorsDiffer`, and `CheckpointDamaged` for a tree that cannot be loaded safely, on all
+    ranks. Other ranks may still read the memory of this node when it returns: synchronize all ranks before a write.
 
-    What several ranks hold is sent by the first of them, and by others only as far as their leaves are the same: the
-    bytes of a tree depend on which of its texts are one object, and a script may keep values that differ by rank.
+    If several ranks have the same state, the first of them sends it, and the others only tensors of equal leaves: the
+    bytes of a tree depend on which of its strings are one object, and a script may keep values that differ by rank.
     """
     sources = {who: at for at, holding in reversed(list(enumerate(said))) for who in holding.held}
     local = all(holding.wants <= holding.held.keys() for holding in said) and not templates
@@ -100,7 +100,7 @@ def fetch(
 def _offers(
     said: Sequence[RankHoldings], sources: Mapping[int, int], contents: Sources, rank: int
 ) -> dict[str, list[TensorPiece]]:
-    """The tensors that this rank can give: what not everybody has, and as it is with the first who has it."""
+    """Return the tensors that this rank offers: those that a rank lacks, if equal to those of the first owner."""
     offers: dict[str, list[TensorPiece]] = {}
     all_have_it = all(NODE in holding.held for holding in said)
     for who, content in contents.items():
@@ -121,7 +121,7 @@ def _trunks(
     *,
     local: bool,
 ) -> dict[int, TreeSkeleton]:
-    """The trees that this rank wants, its own or sent by the first rank that has them; none is with `local`."""
+    """Return the trees that this rank needs: its own, or those that the first owner sends; none with `local`."""
     wanted = said[rank].wants
     sizes = {who: said[at].held[who].size for who, at in sources.items()}
     data: dict[int, bytes] = {who: contents[who].encoded for who in wanted if who in contents}
@@ -144,20 +144,20 @@ def _trunks(
         try:
             skeletons[who] = TreeSkeleton(meta.leaves, tree.unpack(meta.rest))
         except pickle.UnpicklingError:
-            strange = ", ".join(tree.unsafe(meta.rest)) or "what torch.load refuses"
-            wrong = f"the copy in memory holds {strange}, which is not loaded for safety"
+            strange = ", ".join(tree.unsafe(meta.rest)) or "objects that torch.load rejects"
+            wrong = f"the in-memory checkpoint contains {strange}, which is not safe to load"
     if said_wrong := [word for word in byte_collectives.gather(wrong.encode(), group) if word]:
         raise CheckpointDamaged(said_wrong[0].decode())
     return skeletons
 
 
 def _key(who: int, number: int, leaf: TensorLeaf) -> str:
-    """The name of a tensor among the ranks: of a sharded one its own, else where it stands in which tree."""
+    """Return the name of a tensor for the exchange: that of a sharded tensor, else its tree and number."""
     return f"part {leaf.key}" if leaf.key else f"{'node' if who == NODE else f'rank {who}'} tensor {number}"
 
 
 def _tensors(who: int, skeleton: TreeSkeleton, contents: Sources, needs: dict[str, TensorPiece]) -> list[torch.Tensor]:
-    """The tensors of a tree: copies of what is on this node, or empty ones that the exchange fills."""
+    """Return the tensors of a tree: copies of those on this node, or empty ones that the exchange fills."""
     tensors = []
     for number, leaf in enumerate(skeleton.leaves):
         if leaf.key:
@@ -177,9 +177,9 @@ def _fill(
     plain: Sequence[torch.Tensor] | None,
     needs: dict[str, TensorPiece],
 ) -> dict[str, dict[str, Any]]:
-    """The templates for what was kept, with the old values; their tensors go to the needs."""
+    """Return the trees of the templates with the saved plain values, and add their tensors to `needs`."""
     if templates and (skeleton is None or plain is None):
-        raise TensorsMissing(f"no rank holds anything of {', '.join(templates)}")
+        raise TensorsMissing(f"no rank has any part of {', '.join(templates)}")
     sharded: dict[str, dict[str, Any]] = {}
     shards = LocalShards()
     for name, template in templates.items():

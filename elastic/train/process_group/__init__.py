@@ -1,1 +1,1 @@
-"""The process group of a generation: rendezvous, init, planned stop, shutdown."""
+"""The process group of a generation: rendezvous, init, agreement on a planned stop, shutdown."""

@@ -1,6 +1,6 @@
-"""The first call of a training script: join the other workers. `elastic.init`.
+"""`elastic.init`, the first call of a training script: it joins the other workers.
 
-It needs no argument under elastic-launch, under torchrun, or in a plain `python train.py`, which is a world of one.
+It needs no argument under elastic-launch, under torchrun, or in a plain `python train.py`, where the world size is 1.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ BACKENDS: Final = ("nccl", "gloo")
 
 
 def init(role: str | None = None, *, backend: str | None = None, timeout_s: float | None = None) -> ProcessEnvironment:
-    """Join the other workers, and tell this worker its place.
+    """Join the other workers: rendezvous, and start the process group.
 
-    Returns when all workers have come. Until then it says who is missing: to the agent, which shows it, or without an
-    agent on the stderr of rank 0. Under elastic-launch and under torchrun it needs no argument; in a plain
-    `python train.py` it makes a world of one. A second call joins nothing and returns the place again; so does a call
-    after the script itself has started the process group.
+    It returns when all workers have joined. Until then it reports the missing ranks: to the agent, which logs them, or
+    without an agent to the stderr of rank 0. Under elastic-launch and under torchrun it needs no argument; in a plain
+    `python train.py` it starts a process group of world size 1. A second call only returns the place of this worker;
+    so does a call after the script has started the process group.
 
     Args:
-        role: "worker" or None; both are the same.
-        backend: "nccl" or "gloo". By default nccl where a GPU is visible and gloo elsewhere. With nccl this worker's
-            GPU becomes the current device; with gloo the device is the CPU.
-        timeout_s: The longest that a collective may take, in seconds (torch's default without). The other workers are
-            waited for as long, 1800 s without it, and for longer while one of them prepares (`elastic.preparing`).
+        role: "worker" or None; both mean the same.
+        backend: "nccl" or "gloo". By default nccl if a GPU is visible, otherwise gloo. With nccl this worker's GPU
+            becomes the current device; with gloo the device is the CPU.
+        timeout_s: The timeout of a collective, in seconds; by default torch's. The rendezvous has the same timeout, or
+            1800 s by default, which does not run while a worker prepares (`elastic.preparing`).
 
     Returns:
-        The place of this worker, with its `backend` and `device`; `elastic.env()` then tells the same.
+        The place of this worker in the job, with its `backend` and `device`. `elastic.env()` then returns the same.
 
     Raises:
         elastic.errors.ConfigError: An argument or the environment is wrong, or this process is a parameter server. If
-            nothing catches it, it is one line on stderr, and the exit code is 2.
-        elastic.errors.WorkersMissing: Workers did not come in time; it names them.
-        RuntimeError: What torch says when the process group cannot be started.
+            nothing catches it, Python prints one line to stderr and exits with code 2.
+        elastic.errors.WorkersMissing: Workers did not join within the timeout. The message names their ranks.
+        RuntimeError: torch cannot start the process group.
     """
     if "elastic.oneflow" in sys.modules:
         from elastic import oneflow
@@ -64,18 +64,18 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
         import torch.distributed as dist
 
         if not dist.is_available():
-            raise ConfigError("this torch was built without torch.distributed; install one that has it")
+            raise ConfigError("this build of torch lacks torch.distributed; install one that includes it")
         place = topology.process_environment()
         if place.backend:
             return place
         to_join = not dist.is_initialized() and environment.names_group(os.environ)
-    with reporting_config_errors(unrecoverable=False):  # The GPUs of another node may be there.
+    with reporting_config_errors(unrecoverable=False):  # Another node may have its GPUs.
         chosen, device = _device(backend, os.environ, place)
     if not dist.is_initialized():
         timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
         if to_join:
             _join(chosen, place, timeout)
-        else:  # A store in this process: no port is taken, and the environment stays as it is.
+        else:  # A store in this process needs no port and leaves the environment unchanged.
             store = dist.HashStore()  # type: ignore[attr-defined]  # It is there, and documented.
             dist.init_process_group(chosen, store=store, rank=0, world_size=1, timeout=timeout)
         shutdown.arm()
@@ -84,13 +84,13 @@ def init(role: str | None = None, *, backend: str | None = None, timeout_s: floa
 
 
 def _join(backend: str, place: ProcessEnvironment, timeout: timedelta | None) -> None:
-    """Meet the other workers, and start the process group with the store where they met."""
+    """Wait for the other workers, and start the process group with the store of the rendezvous."""
     import torch.distributed as dist
 
     preparing.ready()
     end = report.end()
     meeting = rendezvous.current(os.environ, end)
-    if meeting is None:  # A process that a worker forked: what it does with the group is its own affair.
+    if meeting is None:  # A process that a worker forked has no rendezvous.
         dist.init_process_group(backend, timeout=timeout)
         return
     limit = timeout or timedelta(seconds=rendezvous.LIMIT_S)
@@ -113,13 +113,13 @@ def _check_role(role: str | None) -> None:
         raise ConfigError(f"role is {role!r}; elastic.init joins workers: leave role out, or write role={WORKER!r}")
     if environment.role(os.environ) == "server":
         raise ConfigError(
-            "elastic.init joins workers, and the environment says that this process is a parameter server; call it in "
-            "workers only"
+            "elastic.init joins workers, but this process is a parameter server according to its environment; call it "
+            "in workers only"
         )
 
 
 def _device(backend: str | None, environ: Mapping[str, str], place: ProcessEnvironment) -> tuple[str, torch.device]:
-    """The backend and this worker's device, which becomes the current one when it is a GPU."""
+    """Return the backend and this worker's device, and make a GPU the current device."""
     import torch
 
     gpus = torch.cuda.device_count() if backend != "gloo" and torch.cuda.is_available() else 0
@@ -134,17 +134,17 @@ def _device(backend: str | None, environ: Mapping[str, str], place: ProcessEnvir
 
 
 def gpu_index(environ: Mapping[str, str], place: ProcessEnvironment, gpus: int) -> int:
-    """The index of this worker's GPU among the `gpus` that are visible.
+    """Return the index of this worker's GPU among the `gpus` visible ones.
 
-    It is LOCAL_RANK, except where our launcher shows each worker its own GPU only (--one_card_per_worker). Raises
-    `ConfigError` when there are more workers than GPUs.
+    It is LOCAL_RANK, unless elastic-launch shows each worker only its own GPU (--isolate-gpus). Raises `ConfigError` if
+    a node has more workers than GPUs.
     """
     index = place.local_rank
     if "ELASTIC_FENCE" in environ:
         index = environment.number(environ, "FLAGS_selected_gpus", index)
     if index >= gpus:
         raise ConfigError(
-            f"this is worker {place.local_rank} of its node, and {counted(gpus, 'GPU is', 'GPUs are')} "
+            f"this is worker {place.local_rank} of its node, but {counted(gpus, 'GPU is', 'GPUs are')} "
             f"visible (CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); start {gpus} on each "
             'node, or write backend="gloo"'
         )

@@ -1,4 +1,4 @@
-"""`elastic.preparing` and `elastic.ready`: a worker that is alive and not ready to train yet."""
+"""`elastic.preparing` and `elastic.ready`: report that a worker is alive but not ready to train yet."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from elastic.train.process_group import rendezvous
 from elastic.train.report import this_process
 
 _blocks: Final[list[str]] = []
-"""The texts of the `with` blocks that this process is in, the outermost first."""
+"""The texts of the active `with` blocks of this process, the outermost first."""
 
 
 class Preparation:
-    """What `elastic.preparing` returns: the preparation ends with the `with` block."""
+    """The context manager that `elastic.preparing` returns: the preparation ends with its block."""
 
     def __init__(self, what: str) -> None:
-        """Remember the text, which was announced."""
+        """`what` is the text, which is already announced."""
         self._what = what
 
     def __enter__(self) -> None:
-        """Enter a block that prepares."""
+        """Enter the block."""
         _blocks.append(self._what)
 
     def __exit__(self, *error: object) -> None:
-        """Go back to what the block around this one prepares; without one the worker is ready. Passes errors on."""
+        """Announce the text of the enclosing block again; without one the worker is ready. Exceptions propagate."""
         _blocks.pop()
         if _blocks:
             _announce(_blocks[-1])
@@ -34,32 +34,32 @@ class Preparation:
 
 
 def preparing(what: str) -> Preparation:
-    """Say that this worker is alive and not ready to train yet.
+    """Report that this worker is alive but not ready to train yet.
 
-    The agent then does not take the worker for stuck, and workers that wait for it in `elastic.init()` say why::
+    The agent then does not treat the worker as hung, and the workers that wait for it in `elastic.init()` show the
+    reason once they have waited for 10 s::
 
         with elastic.preparing("downloading the data"):
             download()
 
-    Call it before `elastic.init()`, or after it and before the first step. The preparation ends with the block, also
-    when an exception leaves it. Without `with` it ends at `elastic.ready()`; `elastic.init()` and the next report end
-    it in any case. A second call replaces the text. Returns at once, and raises nothing. The text is shown when others
-    have waited for 10 s.
+    Call it before `elastic.init()`, or between `elastic.init()` and the first step. The preparation ends with the
+    block, even if an exception leaves it. Without `with` it ends at `elastic.ready()`. `elastic.init()` and the next
+    report end it in any case. A second call replaces the text. It returns immediately and never raises.
 
     Args:
-        what: What takes long, in a few words. Other workers repeat its first 200 characters.
+        what: What takes long, in a few words. Other workers show its first 200 characters.
 
     Returns:
-        A context manager for the time of the preparation.
+        A context manager that ends the preparation.
     """
     _announce(what)
     return Preparation(what)
 
 
 def ready() -> None:
-    """Say that this worker is ready to train: it ends what `elastic.preparing` began.
+    """Report that this worker is ready to train: ends the preparation that `elastic.preparing` started.
 
-    Does nothing if nothing is prepared. Returns at once, and raises nothing.
+    It does nothing if there is no preparation. It returns immediately and never raises.
     """
     this_process.ready()
     if (before := rendezvous.current(os.environ, this_process.end)) is not None:

@@ -1,8 +1,8 @@
-"""How the workers meet before their process group stands, so that who is missing can be named.
+"""The rendezvous of the workers before they form their process group, which names the missing ranks.
 
-Rank 0 hosts torch's store at MASTER_ADDR:MASTER_PORT, as torch's own env:// does; under torchrun its agent hosts it.
-Each worker announces itself there. While some are missing, those who wait say which; a worker that prepares
-(`elastic.preparing`) announces that, too, and nobody gives up meanwhile.
+Rank 0 hosts torch's store at MASTER_ADDR:MASTER_PORT, as torch's env:// does; under torchrun its agent hosts it. Each
+worker registers there. Waiting workers report the missing ranks. A worker that prepares (`elastic.preparing`) announces
+that too, and the timeout of the waiting workers does not run meanwhile.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from elastic.channel.messages import JoiningGroup, clock
 from elastic.errors import ConfigError, WorkersMissing
 
 LIMIT_S: Final = 1800.0
-"""How long workers are waited for without another word; torch's default for gloo."""
+"""The timeout of a rendezvous unless the script sets one; torch's default for gloo."""
 NAMED_MAX: Final = 16
-"""More missing ranks are counted and not named."""
+"""Missing ranks that a message names; further ones are counted."""
 REASON_MAX: Final = 200
 TELL_EVERY_S: Final = 1.0
 SAY_EVERY_S: Final = 10.0
-"""How often rank 0 says on stderr who is missing, where no agent of ours hears it."""
+"""The interval at which rank 0 writes the missing ranks to stderr if there is no agent."""
 CONNECT_LIMIT_S: Final = 60.0
 ROOT: Final = "elastic/meet/"
-FORMING: Final = "the process group; all workers are there"
-"""What is waited for when all have met: that each of them reaches those that it speaks with."""
+FORMING: Final = "the process group; all workers have joined"
+"""What the workers wait for after the rendezvous: each connects to its peers."""
 
 
 @dataclass
 class PausableDeadline:
-    """The time that is left to wait for others. It does not run while somebody prepares (pure)."""
+    """The remaining time to wait for other workers. It does not run while one of them prepares (pure)."""
 
     left_s: float
     at: float
 
     def spend(self, now: float, *, preparing: bool) -> bool:
-        """Count the time since the last call; False once nothing is left."""
+        """Subtract the time since the last call; False once none is left."""
         self.left_s -= 0.0 if preparing else now - self.at
         self.at = now
         return self.left_s > 0
 
 
 def missing_in_words(missing: Mapping[int, str], more: int = 0) -> str:
-    """Name ranks and what they prepare: "rank 2 (downloading), rank 3 and 5 more"."""
+    """Name ranks with their preparations: "rank 2 (downloading), rank 3 and 5 more"."""
     named = ", ".join(f"rank {rank} ({what})" if what else f"rank {rank}" for rank, what in missing.items())
     return named + (f" and {more} more" if more else "")
 
 
 @dataclass
 class Rendezvous:
-    """One process's way to the others. `attempt` is the same in all: how often they have met before."""
+    """One worker's part in a rendezvous. `attempt` is the same in all workers: the number of rendezvous before."""
 
     rank: int
     world_size: int
@@ -70,7 +70,7 @@ class Rendezvous:
     end: ChannelClient | None
     store: Any = None
     preparing: str = ""
-    """What this worker prepares, "" if nothing."""
+    """The preparation of this worker, "" if none."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _enough: threading.Event = field(default_factory=threading.Event)
@@ -80,12 +80,12 @@ class Rendezvous:
     # --- preparing ------------------------------------------------------------------------------------------------
 
     def announce(self, what: str) -> None:
-        """Let the others know what this worker prepares, "" for nothing more. Does not wait, and does not fail."""
+        """Announce the preparation of this worker to the others, "" for none. Never blocks or raises."""
         with self._lock:
             self.preparing = what[:REASON_MAX]
             if self.store is not None:
                 self._write()
-            elif what and self._hosts:  # Not in a thread: that would import torch while the script does.
+            elif what and self._hosts:  # A thread would import torch at the same time as the script.
                 with suppress(RuntimeError):  # `meet` raises it.
                     self._open()
                     self._write()
@@ -94,7 +94,7 @@ class Rendezvous:
                 self._thread.start()
 
     def _announce_later(self) -> None:
-        """Write it as soon as rank 0's store is there."""
+        """Write the preparation once rank 0's store listens."""
         while not self._enough.is_set():
             if _port_wait.is_listening(self.host, self.port):
                 with self._lock, suppress(RuntimeError):
@@ -105,7 +105,7 @@ class Rendezvous:
             self._enough.wait(_port_wait.POLL_MAX_S)
 
     def _write(self) -> None:
-        """Bring the store up to date with `preparing`. A store that is gone says so elsewhere."""
+        """Write `preparing` to the store. `meet` raises if the store is gone."""
         with suppress(RuntimeError):
             if self.preparing or self._announced:
                 self.store.set(self._key("what", self.rank), self.preparing)
@@ -116,10 +116,10 @@ class Rendezvous:
     # --- meeting --------------------------------------------------------------------------------------------------
 
     def meet(self, limit_s: float) -> Any:
-        """Wait until all are there; torch's store for their process group.
+        """Wait for all workers, and return torch's store for their process group.
 
-        `limit_s` is how long others are waited for while nobody prepares. Raises `WorkersMissing` that names them,
-        and what torch says when the store cannot be opened.
+        `limit_s` is the timeout, which does not run while a worker prepares. Raises `WorkersMissing`, which names the
+        missing ranks, and torch's RuntimeError if the store cannot be opened.
         """
         self._enough.set()
         if self._thread is not None:
@@ -132,33 +132,33 @@ class Rendezvous:
         return self._gather(patience, teller, limit_s)
 
     def _reach(self, patience: PausableDeadline, teller: _MissingReporter, limit_s: float) -> None:
-        """Open the store, once rank 0 has it."""
+        """Open the store once its host listens."""
         began, who = time.monotonic(), "the launcher's store" if self.agent_hosts else "rank 0"
         while not self._hosts and not _port_wait.is_listening(self.host, self.port):
             if not patience.spend(time.monotonic(), preparing=False):
                 raise WorkersMissing(
-                    f"{who} was not there at {self.host}:{self.port} for {limit_s:.0f} s; look at its log"
+                    f"{who} did not listen at {self.host}:{self.port} for {limit_s:.0f} s; see its log"
                 )
             teller.report(who)
             time.sleep(_port_wait.pause_s(time.monotonic() - began, self.world_size))
         self._open()
 
     def _gather(self, patience: PausableDeadline, teller: _MissingReporter, limit_s: float) -> Any:
-        own_key, everybody = self._key("here", self.rank), self._key("all")
+        own_key, all_key = self._key("here", self.rank), self._key("all")
         if not self.store.check([own_key]):
             self.store.set(own_key, "1")
             if self.store.add(self._key("count"), 1) >= self.world_size:
-                self.store.set(everybody, "1")
+                self.store.set(all_key, "1")
         began = time.monotonic()
-        while not self.store.check([everybody]):
+        while not self.store.check([all_key]):
             preparing = self.store.add(self._key("preparing"), 0) > 0
             alive = patience.spend(time.monotonic(), preparing=preparing)
             if not alive or teller.due:
                 missing = self._missing()
                 if not alive:
                     raise WorkersMissing(
-                        f"waited {limit_s:.0f} s for {missing}; look at the logs of those that did not come, and call "
-                        "elastic.preparing() where something takes long"
+                        f"waited {limit_s:.0f} s for {missing}; see the logs of the missing ranks, and call "
+                        "elastic.preparing() before a step that takes long"
                     )
                 teller.report(missing, prepares=preparing)
             time.sleep(_port_wait.pause_s(time.monotonic() - began, self.world_size))
@@ -166,7 +166,7 @@ class Rendezvous:
         return self.store
 
     def _missing(self) -> str:
-        """Who has not come, in words, with what they prepare."""
+        """Name the missing ranks with their preparations."""
         missing: dict[int, str] = {}
         for rank in range(self.world_size):
             if rank in self._found:
@@ -204,7 +204,7 @@ class Rendezvous:
 
 
 class _MissingReporter:
-    """Says who is missing: to the agent about once a second, or without an agent on rank 0's stderr."""
+    """Reports the missing ranks: to the agent about once a second, or without an agent to the stderr of rank 0."""
 
     def __init__(self, end: ChannelClient | None, rank: int) -> None:
         self._end = end
@@ -235,12 +235,12 @@ class _MissingReporter:
 
 
 def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: int = 0) -> Rendezvous | None:
-    """The meeting of a worker with this environment; None where it names none, or makes no sense."""
+    """Return the rendezvous that an environment names; None if it names none or is invalid."""
     try:
         if not environment.names_group(environ):
             return None
         own = environment.read(environ)
-    except ConfigError:  # `elastic.init` says it.
+    except ConfigError:  # `elastic.init` reports it.
         return None
     host, port = split_host_port(own.master)
     agent_hosts = environ.get(_port_wait.AGENT_STORE) == "True"
@@ -250,26 +250,26 @@ def rendezvous(environ: Mapping[str, str], end: ChannelClient | None, attempt: i
         host=host,
         port=port,
         agent_hosts=agent_hosts,
-        # The agent's store may outlive the workers; one that rank 0 hosts is as new as they are.
+        # The agent's store may outlive the workers; the store of rank 0 is as new as they are.
         attempt=f"{own.restarts if agent_hosts else 0}.{attempt}",
         end=end,
     )
 
 
 _meetings: Final[list[tuple[int, Rendezvous | None]]] = []
-"""The process, and each of its meetings; the last one is to come. The others need the store of rank 0 for as long as
-they run, so that those before are kept."""
+"""The pid of this process and its rendezvous; the last is the next one. Earlier ones stay here, because the other
+workers need the store of rank 0 as long as they run."""
 
 
 def current(environ: Mapping[str, str], end: ChannelClient | None) -> Rendezvous | None:
-    """The meeting that this process has before it. What it forks has none: a store is not shared with a fork."""
+    """Return the next rendezvous of this process; None in a fork of it, which cannot share the store."""
     pid = os.getpid()
     if not _meetings:
         _meetings.append((pid, rendezvous(environ, end)))
-    owner, found = _meetings[-1]
-    return found if owner == pid else None
+    owner, meeting = _meetings[-1]
+    return meeting if owner == pid else None
 
 
 def begin_next_attempt(environ: Mapping[str, str], end: ChannelClient | None) -> None:
-    """All have met: should they meet again, the words of this time do not count."""
+    """Start the next attempt after a complete rendezvous; it ignores the keys of this one."""
     _meetings.append((os.getpid(), rendezvous(environ, end, len(_meetings))))

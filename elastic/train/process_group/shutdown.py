@@ -1,10 +1,10 @@
-"""The end of a worker's process, in an order that torch survives.
+"""Ends a worker's process in an order in which torch neither aborts nor hangs.
 
-torch 2.13 with gloo aborts now and then at the end of a process ("terminate called without an active exception"): its
-threads let go of the tensors of a collective after the script was told that it is done, and need python's lock for
-that. A script that ends right then keeps the lock until the interpreter is taken down. It can also hang when the group
-is destroyed before the DDP models that use it are gone, for the same reason. So at a normal end the threads get the
-lock for a moment, then the reducers of DDP go, then the group.
+torch 2.13 with gloo sometimes aborts at the end of a process ("terminate called without an active exception"): its
+threads release the tensors of a collective after the collective has returned to the script, and need the GIL for that.
+A script that ends right then holds the GIL until the interpreter is finalized. For the same reason it can hang when the
+group is destroyed before the DDP models that use it. So at a normal end this module releases the GIL for a moment, then
+drops the reducers of DDP, then destroys the group.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ import time
 from typing import Final
 
 MOMENT_S: Final = 0.05
-"""A thread that waits for the lock gets it within microseconds, on a machine that is not overloaded."""
+"""A thread that waits for the GIL gets it within microseconds, unless the machine is overloaded."""
 
-_let_go: Final[set[int]] = set()
-"""Processes that have waited for others since their last collective: the threads have had their moment."""
+_released_gil: Final[set[int]] = set()
+"""Processes that have waited for others, without the GIL, since their last collective."""
 _armed: Final[set[int]] = set()
-"""Processes that end like this; a process that was forked from one does not."""
+"""Processes that run `_end` at exit; a fork of one does not."""
 
 
 def arm() -> None:
-    """See to it that the group of this process is destroyed at a normal end."""
+    """Destroy the group of this process at its normal end."""
     if os.getpid() not in _armed:
         _armed.add(os.getpid())
         atexit.register(_end)
 
 
 def mark_gil_released_wait() -> None:
-    """Say that this process has waited for others, without python's lock, since its last collective."""
-    _let_go.add(os.getpid())
+    """Record that this process has waited for others, without the GIL, since its last collective."""
+    _released_gil.add(os.getpid())
 
 
 def _end() -> None:
-    """After an exception the group stays: peers may be gone, and the exit must be quick."""
+    """Destroy the group, except after an exception: peers may be gone then, and the exit must be quick."""
     import torch.distributed as dist
 
     if os.getpid() not in _armed:
         return
-    if os.getpid() not in _let_go:
+    if os.getpid() not in _released_gil:
         time.sleep(MOMENT_S)
     if getattr(sys, "last_value", None) is not None or not dist.is_initialized():
         return

@@ -1,16 +1,17 @@
-"""How all workers find one step at which they stop, once a planned stop was asked for.
+"""The agreement of all workers on the step at which they stop, after a planned stop was requested.
 
-The word reaches the ranks at different moments, and no rank may stop at a step that another one has already left:
-the other would wait for it in a collective. So each rank, from its first commit after it heard the word:
+The request reaches the ranks at different times, and no rank may stop at a step that another one has already left:
+that rank would wait for it in a collective. So each rank, from its first commit after it received the request:
 
-1. says which step it has reached, and counts itself as one that has heard;
-2. while somebody has not heard, says "I enter step s+1" and goes on;
-3. once all have heard, goes on only if somebody has entered a later step; otherwise it parks at s;
-4. stops when all are parked at s, and counts itself as one that has seen it. While it waits, somebody may turn out to
-   have entered s+1: then it follows.
+1. publishes the step that it has reached, and counts itself as notified;
+2. while a rank is not notified, publishes that it enters step s+1, and continues;
+3. once all ranks are notified, continues only if a rank has entered a later step; otherwise it parks at s;
+4. stops when all ranks are parked at s, and counts itself as having seen that. While it waits, it may see that a rank
+   has entered s+1: then it follows.
 
-After all have heard nobody enters a step that was not entered before, so they meet at the highest one. Nothing is
-assumed about the collectives of a step, and before the word a step costs nothing: no collective, no request.
+Once all ranks are notified, no rank enters a step that none had entered before, so all stop at the highest entered
+step. The rules assume nothing about the collectives of a step, and before the request a step needs no collective and
+no message.
 
 The rules are a generator of single operations on a board that all ranks share (torch's store), so that a test can
 order the operations of many ranks in any way.
@@ -26,17 +27,17 @@ from typing import Any, Final
 
 POLL_S: Final = 0.002
 POLL_EACH_S: Final = 20e-6
-"""A parked rank asks again after `POLL_S` and so much more for each rank, so that a large world does not flood it."""
+"""A parked rank polls every `POLL_S`, plus this for each rank, so that many ranks do not flood the store."""
 LEAVE_LIMIT_S: Final = 10.0
-"""How long rank 0, which has the board, stays until the others have seen that all are parked."""
+"""The time that rank 0, which hosts the board, waits for the others to see that all ranks are parked."""
 LINGER_S: Final = 1.0
-"""How long it then stays until they have saved and left. One that is killed before it leaves is not waited for."""
+"""The time that it then waits for them to save and exit. A rank that is killed before delays it no longer."""
 PREFIX: Final = "elastic/stop/"
 
 
 @dataclass(frozen=True, slots=True)
 class CounterAdd:
-    """Add to a counter that starts at 0; the answer is its new value."""
+    """Add to a counter that starts at 0; the result is its new value."""
 
     key: str
     amount: int
@@ -44,14 +45,14 @@ class CounterAdd:
 
 @dataclass(frozen=True, slots=True)
 class BoardRead:
-    """Read a number; 0 if nobody wrote it."""
+    """Read a number; 0 if the key does not exist."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSwap:
-    """Write `new` if `old` stands there (0: nothing does); the answer is what stands there afterwards."""
+    """Write `new` if the value is `old` (0: the key does not exist); the result is the value afterwards."""
 
     key: str
     old: int
@@ -60,16 +61,16 @@ class CompareAndSwap:
 
 @dataclass(frozen=True, slots=True)
 class BoardPause:
-    """Wait a little; the answer is 0."""
+    """Wait for a poll interval; the result is 0."""
 
 
 BoardOperation = CounterAdd | BoardRead | CompareAndSwap | BoardPause
 
 
 class CommitVerdict(Enum):
-    """What a rank does after a commit."""
+    """The decision of a rank after a commit."""
 
-    GO_ON = "go on"
+    CONTINUE = "continue"
     STOP = "stop"
 
 
@@ -79,21 +80,21 @@ TOP: Final = "top"
 
 
 def at_commit(step: int, world: int, *, first: bool) -> Generator[BoardOperation, int, CommitVerdict]:
-    """What a rank that has heard the word does after its commit of `step`. `first`: it is its first one since."""
-    if first:  # Where steps have no collective, this rank may be ahead of all others.
+    """Decide, after the commit of `step`, whether a notified rank stops. `first`: its first such commit."""
+    if first:  # If steps have no collective, this rank may be ahead of all others.
         yield from _raise_top(step)
     heard = yield CounterAdd(HEARD, 1 if first else 0)
     if heard < world:
         yield from _raise_top(step + 1)
-        return CommitVerdict.GO_ON
+        return CommitVerdict.CONTINUE
     top = yield BoardRead(TOP)
     if top > step:
-        return CommitVerdict.GO_ON
+        return CommitVerdict.CONTINUE
     parked = yield CounterAdd(f"parked/{step}", 1)
     while parked < world:
         top = yield BoardRead(TOP)
         if top > step:
-            return CommitVerdict.GO_ON
+            return CommitVerdict.CONTINUE
         yield BoardPause()
         parked = yield CounterAdd(f"parked/{step}", 0)
     yield CounterAdd(SEEN, 1)
@@ -107,7 +108,7 @@ def _raise_top(step: int) -> Generator[BoardOperation, int, None]:
 
 
 class StopBoard:
-    """The store of the process group as the board. Every key is this generation's: the store is new with it."""
+    """The board: the store of the process group. Each generation has a new store, so the keys are its own."""
 
     def __init__(self, store: Any, world: int) -> None:
         """`store` is a `torch.distributed.Store`."""
@@ -115,7 +116,7 @@ class StopBoard:
         self._pause_s = POLL_S + world * POLL_EACH_S
 
     def do(self, operation: BoardOperation) -> int:
-        """Carry out one operation."""
+        """Execute one operation."""
         match operation:
             case CounterAdd(key, amount):
                 return int(self._store.add(PREFIX + key, amount))
@@ -128,7 +129,7 @@ class StopBoard:
                 return 0
 
     def run(self, rules: Generator[BoardOperation, int, CommitVerdict]) -> CommitVerdict:
-        """Carry out the rules to their end."""
+        """Execute the rules, and return their decision."""
         try:
             operation = next(rules)
             while True:
@@ -137,14 +138,15 @@ class StopBoard:
             return CommitVerdict(end.value)
 
     def leave(self, rank: int, world: int) -> None:
-        """The last call. Rank 0 returns when all others have called it, or have seen where to stop `LINGER_S` ago.
+        """Wait until the others no longer need this rank; the last call of each rank.
 
-        It gives up after `LEAVE_LIMIT_S`: who is killed may not even have seen it.
-        Another rank that no longer finds the board returns too: everything is saved, and only rank 0 would look there.
+        Rank 0 returns when all others have called it, or `LINGER_S` after all have seen where to stop, or after
+        `LEAVE_LIMIT_S`, because a killed rank may not have seen it. Another rank returns at once, even if the board is
+        gone: everything is saved.
         """
         try:
             left = self.do(CounterAdd("left", 1))
-        except RuntimeError:  # What torch raises when rank 0, whose process has the store, is gone.
+        except RuntimeError:  # torch raises it when rank 0, which hosts the store, has exited.
             if rank == 0:
                 raise
             return

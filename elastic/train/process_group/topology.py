@@ -1,4 +1,4 @@
-"""Where this process stands among the workers: what its environment says, and what its process group says."""
+"""The place of this process among the workers, from its environment and from its process group."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ if TYPE_CHECKING:
     import torch
 
 _devices: Final[dict[int, torch.device]] = {}
-"""The device of a process that has called `elastic.init`, by its pid: a fork of it has not."""
+"""The device of a process that has called `elastic.init`, by pid, because a fork has not called it."""
 
 
 def env() -> ProcessEnvironment:
-    """Tell this process its place in the job: role, rank, servers, job ID and more.
+    """Return the place of this process in its job: role, rank, servers, job ID and more.
 
-    Reads the environment again at each call. Once `elastic.init()` has joined the other workers, rank, world size,
-    backend and device are those of the process group, for as long as the group exists. A process that is forked from
-    a worker has not joined anything.
+    Each call reads the environment again. After `elastic.init()`, rank, world size, backend and device are those of the
+    process group, as long as the group exists. A fork of a worker has no process group.
 
     Returns:
         The place. Before `elastic.init()`, `backend` is "" and reading `device` raises ConfigError.
 
     Raises:
-        elastic.errors.ConfigError: A variable is wrong or missing. If nothing catches it, it is one line on stderr,
-            and the exit code is 2.
+        elastic.errors.ConfigError: A variable is wrong or missing. If nothing catches it, Python prints one line to
+            stderr and exits with code 2.
     """
     with reporting_config_errors():
         return process_environment()
 
 
 def process_environment() -> ProcessEnvironment:
-    """The same as a value; a `ConfigError` is not reported."""
+    """Return what `env` returns, without reporting a `ConfigError` on stderr."""
     own = environment.read(os.environ)
     device = _devices.get(os.getpid())
     if device is None:
@@ -55,9 +54,9 @@ def process_environment() -> ProcessEnvironment:
 
 
 def rank_and_world(rank: int | None = None, world: int | None = None) -> tuple[int, int]:
-    """The given rank and world; else those of the process group, or without one those of the environment.
+    """Return the given rank and world size, else those of the process group, else those of the environment.
 
-    Raises `ConfigError` if only one is given, if they do not fit together, or if the environment is wrong.
+    Raises `ConfigError` if only one is given, if the rank is out of range, or if the environment is wrong.
     """
     if (rank is None) != (world is None):
         raise ConfigError(f"rank is {rank} and world is {world}; give both, or neither")
@@ -69,21 +68,21 @@ def rank_and_world(rank: int | None = None, world: int | None = None) -> tuple[i
         own = environment.read(os.environ)
         rank, world = own.rank, own.world_size
     if not 0 <= rank < world:
-        raise ConfigError(f"rank {rank} is not one of a world of {world}")
+        raise ConfigError(f"rank {rank} is not below the world size {world}")
     return rank, world
 
 
 def mark_joined(device: torch.device) -> None:
-    """Remember that this process has joined the others, and the device that it computes on."""
+    """Record that this process has joined the process group, and its device."""
     _devices[os.getpid()] = device
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """This worker's place.
+    """The place of this worker, with the gloo groups of the library.
 
-    `group` carries the library's own messages between ranks; `background` is one more, for the thread that saves
-    sharded parts. Both are None in a world of one.
+    `group` carries the library's messages between ranks; `background` is a second one, for the thread that saves
+    sharded components. Both are None at world size 1.
     """
 
     rank: int
@@ -95,20 +94,20 @@ class Topology:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to talk to."""
+        """Whether this is the only rank."""
         return self.world_size == 1
 
 
 def current_topology(environ: Mapping[str, str] = os.environ, *, sharded: bool = False) -> Topology:
-    """Read the place from the process group. A collective: it may make groups of gloo's beside that of NCCL.
+    """Read the place from the process group; a collective: it may create gloo groups in addition to that of NCCL.
 
-    Raises `ConfigError` if this is one of several workers and the process group does not stand.
+    Raises `ConfigError` if this is one of several workers and the process group is not initialized.
     """
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
         if environment.read(environ).world_size != 1:
-            raise ConfigError("the process group does not stand yet; call elastic.init() before state.restore()")
+            raise ConfigError("the process group is not initialized; call elastic.init() before state.restore()")
         return Topology(0, 1, 0, 1)
     world_size = dist.get_world_size()
     group = None
@@ -127,5 +126,5 @@ def current_topology(environ: Mapping[str, str] = os.environ, *, sharded: bool =
 
 
 def host(environ: Mapping[str, str] = os.environ) -> str:
-    """This machine as people know it: the address that the node has in its job, otherwise the machine's name."""
+    """Return the name of this host for messages: the address of the node in its job, otherwise the hostname."""
     return environment.read(environ).node_id.rpartition("-")[0] or socket.gethostname()

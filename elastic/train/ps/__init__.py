@@ -1,4 +1,4 @@
-"""A parameter server for PyTorch: servers hold parameters and embeddings, workers pull them and push gradients.
+"""Parameter servers for PyTorch: servers store parameters and embeddings, workers pull them and push gradients.
 
 One script, by role::
 
@@ -6,7 +6,7 @@ One script, by role::
     from elastic.train import ps
 
     if elastic.env().role == "server":
-        ps.Server().run()                       # returns when all workers have closed or are lost
+        ps.Server().run()                       # returns when all workers have closed or failed
     else:
         model = Net()
         worker = ps.Worker(model, lr=0.01)
@@ -16,8 +16,8 @@ One script, by role::
         worker.close()
 
 It runs under elastic-launch, or by hand with Paddle's `PADDLE_…` variables. Data from the network is never unpickled.
-Servers and workers prove to each other that they know ELASTIC_PS_SECRET, which elastic-launch gives them. Messages are
-neither encrypted nor signed, so only the job's own hosts should be able to reach the ports.
+Servers and workers prove to each other that they know ELASTIC_PS_SECRET, which elastic-launch sets. Messages are
+neither encrypted nor signed, so only the hosts of the job should be able to connect to the ports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process's place in a parameter-server job, and where the others are now."""
+"""The place of a process in a parameter-server job, and the current addresses of the others."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from elastic.errors import ConfigError
 from elastic.train import report
 
 SECRET = "ELASTIC_PS_SECRET"
-"""The variable with the secret of servers and workers. The launcher sets it; by hand the user may."""
+"""The variable with the secret of servers and workers. The launcher sets it; by hand, the user may set it."""
 SECRET_LENGTH_MIN = 32
 
 log = logging.getLogger("elastic.train.ps")
 
 
 class ClusterSpecFile(msgspec.Struct, frozen=True):
-    """What the launcher's file says, as far as it concerns us: where each server is, and how many workers there are."""
+    """The cluster spec of the launcher: the address of each server, and the workers."""
 
     servers: tuple[str, ...]
     workers: tuple[Any, ...] = ()
@@ -33,18 +33,18 @@ class ClusterSpecFile(msgspec.Struct, frozen=True):
 
 
 def cluster_spec(path: str) -> ClusterSpecFile | None:
-    """Read the launcher's file. None if there is none, or it cannot be read: what was known before counts then."""
+    """Read the cluster spec. None if there is none, or it cannot be read; the previous addresses remain valid."""
     if not path:
         return None
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=ClusterSpecFile)
     except (OSError, *UNREADABLE) as error:
-        log.warning("the roster %s cannot be read: %s", path, error)
+        log.warning("cannot read the cluster spec %s: %s", path, error)
         return None
 
 
 def secret(environ: Mapping[str, str]) -> bytes:
-    """The secret that servers and workers prove to each other, b"" without one. `ConfigError` for a short one."""
+    """Return the secret of servers and workers, b"" without one. Raises `ConfigError` for a short one."""
     text = environ.get(SECRET, "")
     if 0 < len(text) < SECRET_LENGTH_MIN:
         raise ConfigError(
@@ -54,23 +54,23 @@ def secret(environ: Mapping[str, str]) -> bytes:
 
 
 def servers(place: ProcessEnvironment) -> tuple[str, ...]:
-    """Every server by index. `ConfigError` if none is named."""
-    found = place.servers
-    if not found and (now := cluster_spec(place.roster_file)):
-        found = now.servers
-    if not found:
-        raise ConfigError("no parameter servers are named; set PADDLE_PSERVER_IPS to their hosts, or use --server_num")
-    return found
+    """Return every server by index. Raises `ConfigError` if there is none."""
+    addresses = place.servers
+    if not addresses and (now := cluster_spec(place.roster_file)):
+        addresses = now.servers
+    if not addresses:
+        raise ConfigError("there are no parameter servers; set PADDLE_PSERVER_IPS to their hosts, or use --server-num")
+    return addresses
 
 
 def tell_agent(message: RestoreDone | Serving) -> None:
-    """Tell the agent of this node how far this process is, if there is one."""
-    client = report.end() or channel_client(os.environ)  # A server has no channel for its progress.
+    """Report the progress of this process to the agent of its node, if there is one."""
+    client = report.end() or channel_client(os.environ)  # A server has no progress channel.
     if client is not None:
         client.send(message)
 
 
 def workers(place: ProcessEnvironment) -> int:
-    """How many workers there are now."""
+    """Return the current number of workers."""
     now = cluster_spec(place.roster_file)
     return len(now.workers) + len(now.heters) if now else place.trainers

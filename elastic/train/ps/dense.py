@@ -1,4 +1,4 @@
-"""A model's dense parameters as a worker sees them: cut into pieces for the servers, and joined again."""
+"""The dense parameters of a model on a worker: split into pieces for the servers, and joined again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from elastic.train.ps.protocol import PieceSpec
 
 
 class DenseParameters:
-    """The parameters of a model, and which server has which piece of them."""
+    """The parameters of a model, and the server of each piece."""
 
     def __init__(self, model: torch.nn.Module, servers: int) -> None:
-        """Cut them. `ConfigError` for a dtype that is not sent."""
+        """Split the parameters. Raises `ConfigError` for an unsupported dtype."""
         self._parameters = dict(model.named_parameters())
         self._copying = threading.Lock()
         for name, value in self._parameters.items():
             if value.dtype not in NAMES:
-                raise ConfigError(f"{name} is of {value.dtype}; parameter servers hold {', '.join(NAMES.values())}")
+                raise ConfigError(f"{name} has {value.dtype}; parameter servers support {', '.join(NAMES.values())}")
         wholes = [
             PieceSpec(name, tuple(value.shape), NAMES[value.dtype], 0, value.numel(), value.requires_grad)
             for name, value in self._parameters.items()
@@ -31,16 +31,16 @@ class DenseParameters:
         """The pieces of each server."""
 
     def shapes(self, server: int) -> tuple[TensorShape, ...]:
-        """What a server sends when it sends all its pieces."""
+        """Return the shapes of all pieces of a server."""
         return tuple(spec.shape for spec in self.specs[server])
 
     def values(self, server: int, wanted: Sequence[int]) -> list[torch.Tensor]:
-        """This worker's own values of some pieces of a server. May be called from another thread."""
+        """Return the values of this worker for some pieces of a server. Thread-safe."""
         with self._copying:
             return [_cut(self.specs[server][index], self._parameters) for index in wanted]
 
     def gradients(self, server: int) -> tuple[list[int], list[torch.Tensor]]:
-        """The pieces of a server that have a gradient, by their place, and the gradients."""
+        """Return the indexes of the pieces of a server that have gradients, and the gradients."""
         gradients = {
             name: value.grad.to_dense() if value.grad.is_sparse else value.grad
             for name, value in self._parameters.items()
@@ -50,12 +50,12 @@ class DenseParameters:
         return indexes, [_cut(self.specs[server][index], gradients) for index in indexes]
 
     def clear(self) -> None:
-        """Forget the gradients: they have gone to the servers."""
+        """Clear the gradients after a push."""
         for value in self._parameters.values():
             value.grad = None
 
     def take(self, pulled: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Put what all servers sent into the model."""
+        """Copy the values from all servers to the model."""
         parts: dict[str, list[torch.Tensor]] = {name: [] for name in self._parameters}
         for pieces, values in zip(self.specs, pulled, strict=True):
             for piece, value in zip(pieces, values, strict=True):

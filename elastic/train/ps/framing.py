@@ -47,7 +47,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<I")
 _ALIGNED = 8
 
-if sys.byteorder != "little":  # Tensors are sent as they lie in memory.
+if sys.byteorder != "little":  # Tensors are sent as they are in memory.
     raise ImportError("elastic.train.ps runs on little-endian machines only")
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
@@ -62,19 +62,19 @@ class TensorShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorShape:
-        """Describe a tensor. `MessageError` for a dtype that is not sent."""
+        """Describe a tensor. Raises `MessageError` for an unsupported dtype."""
         if tensor.dtype not in NAMES:
-            raise MessageError(f"tensors of {tensor.dtype} are not sent; these are: {', '.join(DTYPES)}")
+            raise MessageError(f"cannot send tensors of {tensor.dtype}; supported are {', '.join(DTYPES)}")
         return cls(NAMES[tensor.dtype], tuple(tensor.shape))
 
     @property
     def numbers(self) -> int:
-        """How many numbers it has."""
+        """The number of elements."""
         return math.prod(self.sizes)
 
     @property
     def length(self) -> int:
-        """Its bytes. `MessageError` for a dtype that is not sent, and for no numbers in more bytes than may be sent."""
+        """The size in bytes. Raises `MessageError` for an unsupported dtype, or an empty tensor of excessive shape."""
         if self.dtype not in DTYPES:  # Not a `DtypeName`: a pattern costs a third of the time to read a large message.
             raise MessageError(f"there is no dtype {self.dtype!r}")
         if self.numbers == 0 and math.prod(filter(None, self.sizes)) > BODY_BYTES_MAX:
@@ -83,7 +83,7 @@ class TensorShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class MessageHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands before the tensors of every message. `shapes` is filled in when the message is sent."""
+    """The header before the tensors of every message. `shapes` is set when the message is sent."""
 
     shapes: tuple[TensorShape, ...] = ()
 
@@ -92,8 +92,8 @@ H = TypeVar("H", bound=MessageHeader)
 
 
 def frames(header: MessageHeader, tensors: Sequence[torch.Tensor] = ()) -> Iterator[bytes]:
-    """Cut a message into frames. The tensors are read while the frames are taken, so nobody may change them."""
-    # Tensors that lie in the CPU's memory in one piece are not copied.
+    """Split a message into frames. Do not change the tensors until all frames are taken."""
+    # Contiguous tensors in CPU memory are not copied.
     flat = [tensor.detach().to("cpu").contiguous() for tensor in tensors]
     head = msgspec.msgpack.encode(msgspec.structs.replace(header, shapes=tuple(map(TensorShape.of, flat))))
     if len(head) > HEADER_BYTES_MAX:
@@ -114,7 +114,7 @@ def frames(header: MessageHeader, tensors: Sequence[torch.Tensor] = ()) -> Itera
 
 
 def _parts(tensors: Sequence[torch.Tensor], at: int) -> Iterator[memoryview]:
-    """The bytes of the tensors as they lie in memory, each after its padding."""
+    """Return the bytes of the tensors as they are in memory, each after its padding."""
     for tensor in tensors:
         padding = -at % _ALIGNED
         yield memoryview(bytes(padding))
@@ -125,7 +125,7 @@ def _parts(tensors: Sequence[torch.Tensor], at: int) -> Iterator[memoryview]:
 
 
 class MessageAssembly(Generic[H]):
-    """One message as it arrives, frame by frame. Each wrong thing is a `MessageError` as soon as it shows."""
+    """Assembles a message frame by frame. Raises `MessageError` as soon as a frame is invalid."""
 
     def __init__(
         self, kind: type[H], body_max: int = BODY_BYTES_MAX, check: Callable[[H], object] | None = None
@@ -153,9 +153,9 @@ class MessageAssembly(Generic[H]):
             raise MessageError(f"{len(self._data) - self._length} bytes more than the header announces")
 
     def message(self) -> tuple[H, tuple[torch.Tensor, ...]]:
-        """A complete message. The tensors share its memory; nobody else does."""
+        """Return the complete message. Only its tensors share its memory."""
         if self.header is None or len(self._data) < self._length:
-            raise MessageError("the message ended before all of it was here")
+            raise MessageError("the message ended before it was complete")
         return self.header, tuple(
             torch.frombuffer(self._data, dtype=DTYPES[shape.dtype], count=shape.numbers, offset=start).view(shape.sizes)
             if shape.numbers

@@ -1,4 +1,4 @@
-"""How a server's answers and refusals travel."""
+"""The encoding of a server's replies and rejections in gRPC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic.train.ps.framing import H, MessageHeader, frames, receive, refuse_t
 from elastic.train.ps.sessions import UnknownSession
 
 DRAINED_MAX = 64
-"""Frames of a refused message that are still taken. A client whose frame meets a closed call may miss the reason."""
+"""Frames of a rejected message that are still read: a client that sends to a closed call may miss the reason."""
 
 STATUS: dict[type[Exception], grpc.StatusCode] = {
     MessageError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -22,7 +22,7 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     SessionReplaced: grpc.StatusCode.ABORTED,
     UnknownSession: grpc.StatusCode.FAILED_PRECONDITION,
 }
-"""How each refusal travels. Anything else that a handler raises is a mistake of ours, and gRPC says UNKNOWN."""
+"""The status of each rejection. Any other exception of a handler is a bug, for which gRPC sends UNKNOWN."""
 
 HandlerAnswer = tuple[MessageHeader, Sequence[torch.Tensor]]
 Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
@@ -34,15 +34,15 @@ def grpc_handler(
     is_admitted: Callable[[str], bool],
     check: Callable[[H], object] = refuse_tensors,
 ) -> Handler:
-    """A gRPC handler: one message in, one message out, or a status.
+    """Return a gRPC handler: it reads one message, and sends one message or a status.
 
-    Nothing is read from a peer that `is_admitted` refuses. `check` refuses by the header alone; by default it lets no
-    tensors in.
+    It reads nothing from a peer that `is_admitted` rejects. `check` rejects a message by its header; by default every
+    message with tensors.
     """
 
     async def handle(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         if not is_admitted(context.peer()):
-            await context.abort(STATUS[UnknownSession], "this connection has opened no session")  # That raises.
+            await context.abort(STATUS[UnknownSession], "this connection has opened no session")  # This raises.
         try:
             header, tensors = await receive(stream, kind, check)
             reply, values = await answer(header, tensors)
@@ -56,7 +56,7 @@ def grpc_handler(
 
 
 async def _drain(stream: AsyncIterator[bytes]) -> None:
-    """Let a refused message come in, up to a limit; nothing of it is kept."""
+    """Read and discard a rejected message, up to a limit."""
     count = 0
     async for _ in stream:
         count += 1

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for a training script that has none."""
+"""An event loop in a separate thread, for a training script without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines while the script does something else, or waits for them."""
+    """Runs coroutines in a background thread."""
 
     def __init__(self, name: str) -> None:
         """Start the thread. It does not keep the process alive."""
@@ -20,7 +20,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine's result. An interrupt (Ctrl-C) here cancels it."""
+        """Run a coroutine, and return its result. An interrupt (Ctrl-C) cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -29,7 +29,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel what still runs, and end the loop and the thread: grpc ends calls in tasks of its own."""
+        """Cancel running tasks, and end the loop and the thread: grpc ends calls in separate tasks."""
         self.run(_end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -1,10 +1,10 @@
-"""Which server holds what. Every worker computes it from the model alone, and so all of them alike.
+"""The placement of parameters on servers. Every worker computes the same placement from the model alone.
 
-A dense parameter is looked at as one flat row of numbers. A large one is cut into as many pieces as there are servers,
-a small one is one piece. The pieces that are whole go, largest first, to the server that has least so far. The row of
-a table with id `i` is at server `i mod servers`.
+A dense parameter is a flat array. A large one is split into one piece per server, a small one is one piece. Unsplit
+pieces go, largest first, to the server with the fewest bytes so far. The row of a table with ID `i` is on server
+`i mod servers`.
 
-A job keeps its number of servers: with another number everything would be elsewhere.
+The number of servers of a job is constant, because another number would change the whole placement.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from msgspec.structs import replace
 from elastic.train.ps.protocol import PieceSpec
 
 CUT_BYTES = 256 * 1024
-"""From this size on a parameter is cut. Below, the bytes saved cost less than another piece does."""
+"""The size from which a parameter is split; below, another piece costs more than it saves."""
 
 
 def place_parameters(wholes: Sequence[PieceSpec], servers: int) -> list[list[PieceSpec]]:
-    """The pieces of each server, in the order of the parameters.
+    """Return the pieces of each server, in the order of the parameters.
 
     Args:
-        wholes: The parameters of a model, each as one piece with a name of its own.
-        servers: How many servers there are, at least 1.
+        wholes: The parameters of a model, each as one piece with a unique name.
+        servers: The number of servers, 1 or more.
     """
     load = [0] * servers
     placed: list[dict[str, PieceSpec]] = [{} for _ in range(servers)]
@@ -41,6 +41,6 @@ def place_parameters(wholes: Sequence[PieceSpec], servers: int) -> list[list[Pie
     for whole in sorted(small, key=lambda whole: (-whole.shape.length, whole.name)):
         least = min(range(servers), key=lambda server: (load[server], server))
         placed[least][whole.name] = whole
-        # A piece costs something besides its bytes, so that empty and tiny ones are spread as well.
+        # A piece counts as at least one byte, so that empty and tiny ones are spread too.
         load[least] += whole.shape.length + 1
     return [[pieces[whole.name] for whole in wholes if whole.name in pieces] for pieces in placed]

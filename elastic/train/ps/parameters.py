@@ -1,4 +1,4 @@
-"""What one server holds of the model: pieces of dense parameters, rows of tables, and how gradients change them."""
+"""The part of the model on one server: pieces of dense parameters, rows of tables, and the optimizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elastic.train.ps.sparse_table import SparseTable, state_dtype
 
 @dataclass(frozen=True, slots=True)
 class PushedGradients:
-    """What one worker pushed: by piece, and by table as ids and rows."""
+    """The gradients of one push: by piece, and by table as IDs and rows."""
 
     weight: float
     lr: float
@@ -26,9 +26,9 @@ class PushedGradients:
 
 
 def average(given: Sequence[PushedGradients]) -> PushedGradients:
-    """The weighted mean of several workers' gradients. One that has none for a piece counts as zero there.
+    """Return the weighted mean of the gradients of several workers; a missing gradient counts as zero.
 
-    The sum is taken in the order given, so that the same gradients give the same bits.
+    The sum has the order of the arguments, so that equal gradients give equal bits.
     """
     total = sum(push.weight for push in given)
     pieces: dict[int, torch.Tensor] = {}
@@ -48,24 +48,24 @@ def average(given: Sequence[PushedGradients]) -> PushedGradients:
 
 
 class ParameterStore:
-    """Everything of the model that is on this server."""
+    """The part of the model on this server."""
 
     def __init__(self, index: int, servers: int, initial: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Hold nothing until a worker registers. `initial` has whole parameters that count before the workers' own."""
+        """`initial` has whole parameters, which override the initial values of the workers."""
         self.pieces: tuple[PieceSpec, ...] = ()
         self.tables: list[SparseTable] = []
         self.mode: UpdateMode | None = None
-        """None until a worker has said, in this life of the server, what the model is."""
+        """None until a worker has registered the model at this server process."""
         self.sgd = SGD()
         self._index = index
         self._servers = servers
         self._initial = dict(initial or {})
         self._values: dict[int, torch.Tensor] = {}
-        """By the index of the piece, once it has some."""
+        """The values of the pieces that have some, by the index of the piece."""
         self._velocity: dict[int, torch.Tensor] = {}
 
     def register(self, asked: RegisterRequest) -> None:
-        """Take the model from the first worker, and hold every later one to it. `ModelMismatch` names what differs."""
+        """Register the model of the first worker, and compare that of later ones. Raises `ModelMismatch`."""
         if self.pieces or self.tables or self.mode is not None:
             self._compare(asked)
         else:
@@ -80,23 +80,23 @@ class ParameterStore:
         self.mode, self.sgd = asked.mode, asked.sgd
 
     def missing(self) -> tuple[int, ...]:
-        """The pieces that have no values yet."""
+        """Return the pieces without values."""
         if len(self._values) == len(self.pieces):
             return ()
         return tuple(index for index in range(len(self.pieces)) if index not in self._values)
 
     def fill(self, indexes: Sequence[int], values: Sequence[torch.Tensor]) -> None:
-        """Give pieces their first values. Those that have some keep them."""
+        """Set the initial values of pieces that have none."""
         for index, value in zip(indexes, values, strict=True):
             if index not in self._values:
                 self._values[index] = value.to(state_dtype(DTYPES[self.pieces[index].dtype]), copy=True)
 
     def values(self) -> list[torch.Tensor]:
-        """A copy of every piece, in the order registered, as the model's own dtype."""
+        """Return a copy of every piece, in registration order, with the dtype of the model."""
         return [self._values[index].to(DTYPES[spec.dtype], copy=True) for index, spec in enumerate(self.pieces)]
 
     def check_push(self, pushed: PushRequest) -> None:
-        """`MessageError` unless the message carries gradients of trained pieces and of tables of ours."""
+        """Raise `MessageError` unless a push has gradients of trained pieces and of tables on this server."""
         dense = len(pushed.pieces)
         check_tensors(self.pieces, pushed.pieces, pushed.shapes[:dense])
         if still := [self.pieces[index].name for index in pushed.pieces if not self.pieces[index].trained]:
@@ -110,7 +110,7 @@ class ParameterStore:
                 raise MessageError(f"ids of {ids} and rows of {rows} do not fit {spec}")
 
     def gradients(self, pushed: PushRequest, tensors: Sequence[torch.Tensor]) -> PushedGradients:
-        """Name the tensors of a checked push. `MessageError` for ids that are not ours."""
+        """Return the gradients of a checked push. Raises `MessageError` for IDs on other servers."""
         dense = len(pushed.pieces)
         rest = tensors[dense:]
         tables = {}
@@ -120,7 +120,7 @@ class ParameterStore:
         return PushedGradients(pushed.weight, pushed.lr, dict(zip(pushed.pieces, tensors[:dense], strict=True)), tables)
 
     def apply(self, gradients: PushedGradients) -> None:
-        """Change the values as `torch.optim.SGD` does."""
+        """Update the values as `torch.optim.SGD` does."""
         for index, given in gradients.pieces.items():
             value = self._values[index]
             gradient = given.to(value.dtype)
@@ -135,13 +135,13 @@ class ParameterStore:
             self.tables[index].apply(ids, rows, gradients.lr, self.sgd)
 
     def table(self, index: int) -> SparseTable:
-        """A table by its place. `MessageError` if there is none."""
+        """Return a table by its index. Raises `MessageError` if there is none."""
         if index >= len(self.tables):
             raise MessageError(f"there is no table {index}")
         return self.tables[index]
 
     def state(self) -> dict[str, Any]:
-        """A copy of everything, of what `torch.load(weights_only=True)` takes."""
+        """Return a copy of the state that `torch.load(weights_only=True)` accepts."""
         return {
             "pieces": [astuple(spec) for spec in self.pieces],
             "values": self._copies(self._values),
@@ -150,7 +150,7 @@ class ParameterStore:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` made."""
+        """Load the result of `state`."""
         self.pieces = tuple(PieceSpec(*spec) for spec in state["pieces"])
         self._values = {index: value for index, value in enumerate(state["values"]) if value is not None}
         self._velocity = {index: value for index, value in enumerate(state["velocity"]) if value is not None}
@@ -160,10 +160,10 @@ class ParameterStore:
         return [None if value is None else value.clone() for value in map(held.get, range(len(self.pieces)))]
 
     def _from_file(self, name: str, sizes: tuple[int, ...]) -> torch.Tensor | None:
-        """A whole parameter of the file that the server was started from."""
+        """Return a whole parameter from the file of `load_from`, None if it is not there."""
         whole = self._initial.get(name)
         if whole is not None and tuple(whole.shape) != sizes:
-            raise ModelMismatch(f"{name} is {list(whole.shape)} in the file, and {list(sizes)} in the model")
+            raise ModelMismatch(f"{name} is {list(whole.shape)} in the file, but {list(sizes)} in the model")
         return whole
 
     def _table(self, spec: TableSpec, state: dict[str, torch.Tensor] | None = None) -> SparseTable:
@@ -174,17 +174,17 @@ class ParameterStore:
         want = [*asked.pieces, *asked.tables]
         for ours, theirs in zip(have, want, strict=False):
             if ours != theirs:
-                raise ModelMismatch(f"the servers have {ours}, this worker registers {theirs}")
+                raise ModelMismatch(f"the servers have {ours}, but this worker registers {theirs}")
         if len(have) != len(want):
-            raise ModelMismatch(f"the servers have {len(have)} pieces and tables here, this worker {len(want)}")
+            raise ModelMismatch(f"the servers have {len(have)} pieces and tables here, but this worker {len(want)}")
         if self.mode is not None and (self.mode, self.sgd) != (asked.mode, asked.sgd):
             raise ModelMismatch(
-                f"the servers train {self.mode} with {self.sgd}, this worker {asked.mode} with {asked.sgd}"
+                f"the servers train {self.mode} with {self.sgd}, but this worker {asked.mode} with {asked.sgd}"
             )
 
 
 def check_tensors(pieces: Sequence[PieceSpec], indexes: Sequence[int], shapes: Sequence[TensorShape]) -> None:
-    """`MessageError` unless tensors of these shapes fit the pieces with these indexes, each named once."""
+    """Raise `MessageError` unless tensors of these shapes fit the pieces with these unique indexes."""
     if len(set(indexes)) != len(indexes) or len(shapes) != len(indexes):
         raise MessageError("each piece needs one tensor")
     for index, shape in zip(indexes, shapes, strict=True):

@@ -1,13 +1,13 @@
-"""What workers and servers say to each other. Each method has one header for its request and one for its answer.
+"""The messages between workers and servers. Each method has one header for its request and one for its reply.
 
     Session   SessionChallenge         SessionProof              the handshake (`elastic.auth.handshake`)
-              SessionRequest           SessionNotice, …          open for as long as the worker lives
-    Register  RegisterRequest          RegisterReply             the model; waits until there are values, or asks for
-              (+ values)                                         some, which come with the next request
+              SessionRequest           SessionNotice, …          open as long as the worker runs
+    Register  RegisterRequest          RegisterReply             the model; waits until there are values, or requests
+              (+ values)                                         some, which the next request contains
     Push      PushRequest + gradients  ValuesReply (+ values)    gradients, applied once; with `pull` the values follow
     Pull      SessionMessage           ValuesReply + values      all pieces of this server, in the order registered
     Rows      RowsRequest + ids        ValuesReply + rows        rows of a table
-    Close     SessionMessage           ValuesReply               this worker has done its work, and will not come back
+    Close     SessionMessage           ValuesReply               this worker has finished, and will not return
 
 Pieces and tables are named by their place in the registration.
 """
@@ -24,7 +24,7 @@ from elastic.auth.handshake import MAC, NONCE
 from elastic.train.ps.framing import DIMENSIONS_MAX, DTYPES, DtypeName, MessageHeader, Size, TensorShape
 
 VERSION = 4
-"""Of this protocol. A server refuses a worker that speaks another."""
+"""The version of this protocol. A server refuses a worker with another one."""
 
 PACKAGE = "elastic.train.ps"
 """The name of the gRPC service."""
@@ -44,16 +44,16 @@ Mac = Annotated[str, msgspec.Meta(pattern=rf"^{MAC}\Z")]
 
 
 class UpdateMode(StrEnum):
-    """When a server applies gradients."""
+    """Determines when a server applies gradients."""
 
     SYNC = "sync"
-    """Those of a step together, once all live workers have sent theirs."""
+    """The gradients of a step are applied together, once all live workers have sent theirs."""
     ASYNC = "async"
-    """Each at once."""
+    """Each gradient is applied as soon as it arrives."""
 
 
 class SGD(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How values follow gradients, as `torch.optim.SGD` does it. The learning rate comes with each push."""
+    """The options of the update, as in `torch.optim.SGD`. Each push contains the learning rate."""
 
     momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     weight_decay: Amount = 0.0
@@ -95,7 +95,7 @@ class TableSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class SessionChallenge(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The first message of a worker, of any version: the server is to prove that it knows the job's secret."""
+    """The first message of a worker, of any version: it asks the server to prove that it knows the job's secret."""
 
     version: int
     nonce: Nonce = ""
@@ -123,9 +123,9 @@ class SessionRequest(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SessionNotice(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a server says on its own: first that the session is open, later whom everybody waits for.
+    """A notice of a server: first that the session is open, later which workers a step waits for.
 
-    `life` is another one after each start of the server.
+    `life` is a new ID after each start of the server.
     """
 
     life: Word = ""
@@ -133,7 +133,7 @@ class SessionNotice(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SessionMessage(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every request of a worker whose session is open names it. Some say no more."""
+    """The session of a request, once a worker has opened one. Some requests have no other fields."""
 
     session: Word
 
@@ -141,7 +141,7 @@ class SessionMessage(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fi
 class RegisterRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of the model that belongs to this server, and how it is trained.
 
-    The values of the pieces `given` follow; those that have some by now keep them.
+    The values of the pieces `given` follow; pieces that already have values keep them.
     """
 
     mode: UpdateMode
@@ -152,13 +152,13 @@ class RegisterRequest(SessionMessage, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ValuesReply(MessageHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The values asked for, if any were, and the step that is being gathered now."""
+    """The requested values, if there are any, and the step whose gradients are being gathered."""
 
     step: Count = 0
 
 
 class RegisterReply(ValuesReply, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`wanted`: these pieces have no values, and this worker is to give its own."""
+    """`wanted`: the pieces without values, for which this worker has to send its own."""
 
     wanted: tuple[Index, ...] = ()
 

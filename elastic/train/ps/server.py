@@ -1,4 +1,4 @@
-"""The process that holds parameters: it listens, answers, keeps snapshots, and ends with its workers."""
+"""A parameter server process: it listens, replies, writes snapshots, and exits with its workers."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from elastic.train.ps.snapshot import Snapshots
 LOST_AFTER_S = 10.0
 SNAPSHOT_EVERY_S = 5.0
 SNAPSHOT_SHARE = 10
-"""A snapshot that took t seconds is followed by 10 t without one, so that a large state leaves time to train."""
+"""A snapshot that took t seconds is followed by at least 10 t without one, so a large state leaves time to train."""
 GOODBYE_S = 1.0
-"""At the end the last answers have this long to go out."""
+"""The time for the last replies at the end."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    # Two servers on one port must be an error. By default Linux would share out the connections between them.
+    # Two servers on one port must be an error. By default Linux would distribute the connections between them.
     ("grpc.so_reuseport", 0),
-    # A worker's machine that is gone, or a worker that is frozen, shows within 10 s. The last one is needed besides:
-    # to measure the bandwidth gRPC pings on its own, waits 60 s for that, and asks nothing else meanwhile (tried).
+    # These detect a failed host or a suspended worker within 10 s. The last option is needed too: gRPC pings to measure
+    # the bandwidth, waits 60 s for the reply, and sends no other ping meanwhile (measured).
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.ping_timeout_ms", 5_000),
-    # Workers ask for signs of life as well; that is no abuse.
+    # Workers send keepalive pings too, which are not abuse.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
 )
@@ -54,9 +54,9 @@ log = logging.getLogger("elastic.train.ps")
 
 
 class Server:
-    """Holds a part of the parameters and tables, and applies the workers' gradients to them.
+    """Stores a part of the parameters and tables, and applies the gradients of the workers to them.
 
-    Every server of a job is made with the same arguments; `run` serves until the workers have finished.
+    Create every server of a job with the same arguments; `run` serves until the workers have finished.
 
     Attributes:
         env: The place of this process in the job.
@@ -73,31 +73,31 @@ class Server:
         snapshots: str | os.PathLike[str] | None = None,
         listen: str | None = None,
     ) -> None:
-        """Read the environment and `load_from`. Nothing listens yet.
+        """Read the environment and `load_from`. `run` listens.
 
         Args:
-            env: The place of this process; by default what the environment says (`elastic.env()`).
+            env: The place of this process in the job; by default that of the environment (`elastic.env()`).
             load_from: A file that `Worker.save` or `torch.save(model.state_dict(), path)` wrote. Training starts from
-                its values instead of those of worker 0. A snapshot counts more.
-            names: The parameters and tables to take from `load_from`; by default all that are tensors.
-            lost_after_s: How many seconds a worker has to come back after its connection broke. Then it is lost, and
-                synchronous steps no longer wait for it.
-            snapshot_every_s: How many seconds after a change the next snapshot is written. A large state is written
-                less often, so that at most a tenth of the time goes into it.
-            snapshots: The folder of the snapshots of all servers; by default `ps` in the job's checkpoint folder
-                (ELASTIC_CHECKPOINT_DIR). Without either there are no snapshots.
-            listen: The host:port to listen on; by default the one by which the workers know this server.
+                its values instead of those of worker 0. A snapshot has priority.
+            names: The parameters and tables to load from `load_from`; by default all tensors.
+            lost_after_s: The time in seconds for a worker to reconnect after its connection breaks. After that it has
+                failed, and synchronous steps no longer wait for it.
+            snapshot_every_s: The time in seconds from a change to the next snapshot. Snapshots of a large state are
+                less frequent, so that they take at most a tenth of the time.
+            snapshots: The directory of the snapshots of all servers; by default `ps` in the checkpoint directory of the
+                job (ELASTIC_CHECKPOINT_DIR). Without either there are no snapshots.
+            listen: The host:port to listen on; by default the address of this server for the workers.
 
         Raises:
-            ConfigError: The environment, `load_from` or `names` is wrong; the text says what is.
+            ConfigError: The environment, `load_from` or `names` is wrong. The message names the problem.
         """
         with reporting_config_errors():
             self.env = env or environment.read(os.environ)
             known = secret(os.environ)
         if self.env.role != "server":
-            raise ConfigError(f"this process is a {self.env.role} and no server; ask elastic.env().role")
+            raise ConfigError(f"this process is a {self.env.role}, not a server; check elastic.env().role")
         if names is not None and load_from is None:
-            raise ConfigError("names= says which parameters to load; say the file with load_from=")
+            raise ConfigError("names= selects the parameters of a file; pass the file with load_from=")
         index, count = self.env.index, len(servers(self.env))
         self._service = ParameterService(
             ParameterStore(index, count, load(load_from, names) if load_from is not None else {}),
@@ -114,42 +114,42 @@ class Server:
         self._snapshots = Snapshots(Path(snapshots), index, count) if snapshots is not None else None
         self._snapshot_every_s = snapshot_every_s
         self._writer = ThreadPoolExecutor(1, "snapshots")
-        """Writes one snapshot after the other, also the last one after another whose task was cancelled."""
+        """Writes snapshots one at a time, including the last one after a cancelled task."""
         self._listen = listen or self.env.current
         if not known and not _is_loopback(self._listen):
             log.warning(
-                "server %d lets in every client that reaches its port; give every process the same random %s",
+                "server %d accepts every client that connects to its port; set the same random %s for every process",
                 index,
                 SECRET,
             )
 
     def run(self) -> None:
-        """Load the newest snapshot, if there is one, and serve until every worker has closed or is lost.
+        """Load the newest snapshot, if there is one, and serve until every worker has closed or failed.
 
-        At SIGTERM the server writes a snapshot, and the process ends with 143. Under elastic-launch lost workers are
-        replaced, so the server waits until every worker has closed. Call it from the main thread, once.
+        On SIGTERM the server writes a snapshot and exits with code 143. elastic-launch replaces failed workers, so
+        there the server waits until every worker has closed. Call it once, from the main thread.
 
         Raises:
-            ConfigError: The port is taken, or the host is not this machine.
-            CheckpointError: The snapshots are there and cannot be read.
-            SystemExit: After SIGTERM (143) and SIGINT (130).
+            ConfigError: The port is in use, or the host is not this machine.
+            CheckpointError: There are snapshots, but none can be read.
+            SystemExit: After SIGTERM (code 143) and SIGINT (code 130).
         """
         logger = logging.getLogger("elastic")
         if not logger.hasHandlers():
-            # A script that has set up no logging still shows what its server does.
+            # Show the messages of the server even if the script has not configured logging.
             logger.addHandler(logging.StreamHandler(sys.stderr))
             logger.setLevel(logging.INFO)
         if signum := asyncio.run(self._serve()):
             raise SystemExit(128 + signum)
 
     async def _serve(self) -> int:
-        """Serve; the signal that was the end, or 0."""
+        """Serve, and return the signal that ended it, or 0."""
         tell_agent(RestoreDone(self._restore(), clock()))
         loop = asyncio.get_running_loop()
         signals: list[int] = []
 
         def end(signum: int) -> None:
-            """Take the first signal as a wish to end. A second one is not waited with."""
+            """Finish on the first signal. A second one ends the process immediately."""
             signals.append(signum)
             self._service.finished.set()
             for each in ENDING:
@@ -165,14 +165,14 @@ class Server:
             if self._snapshots is not None:
                 tasks.append(group.create_task(self._keep(self._snapshots)))
             await self._service.finished.wait()
-            # Nothing is acknowledged any more before the last snapshot is written.
+            # Send no acknowledgements before the last snapshot is written.
             await server.stop(0 if signals else GOODBYE_S)
             for task in tasks:
                 task.cancel()
         if self._snapshots is not None and self._service.changed.is_set():
             await self._write(self._snapshots)
-        why = signal.Signals(signals[0]).name if signals else "every worker has closed or is lost"
-        log.info("server %d ends: %s", self.env.index, why)
+        why = signal.Signals(signals[0]).name if signals else "every worker has closed or failed"
+        log.info("server %d exits: %s", self.env.index, why)
         return signals[0] if signals else 0
 
     async def _listening(self) -> grpc.aio.Server:
@@ -182,8 +182,8 @@ class Server:
             server.add_insecure_port(self._listen)
         except RuntimeError as error:
             raise ConfigError(
-                f"server {self.env.index} cannot listen on {self._listen}: its port is taken, or its host is not this "
-                "machine; free it, or name another one"
+                f"server {self.env.index} cannot listen on {self._listen}: the port is in use, or the host is not this "
+                "machine; free the port, or use another address"
             ) from error
         await server.start()
         log.info(
@@ -196,7 +196,7 @@ class Server:
         return server
 
     async def _keep(self, snapshots: Snapshots) -> None:
-        """Write snapshots whenever something changed."""
+        """Write snapshots after changes."""
         while True:
             await self._service.changed.wait()
             await asyncio.sleep(self._snapshot_every_s)
@@ -205,20 +205,20 @@ class Server:
             await asyncio.sleep(SNAPSHOT_SHARE * (time.monotonic() - started))
 
     async def _write(self, snapshots: Snapshots) -> None:
-        """Write a snapshot. A full disk is said, and tried again: training goes on."""
+        """Write a snapshot. On an error, such as a full disk, log it and retry later: training continues."""
         self._service.changed.clear()
         state = self._service.state()
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, snapshots.write, state)
         except asyncio.CancelledError:
-            self._service.changed.set()  # Whether it is written is not known here: the last snapshot follows it.
+            self._service.changed.set()  # It may not be written; the last snapshot follows.
             raise
         except CheckpointError as error:
-            log.error("no snapshot: %s", error)
+            log.error("could not write a snapshot: %s", error)
             self._service.changed.set()
 
     def _restore(self) -> int:
-        """Take over the newest snapshot; its step, -1 without one."""
+        """Restore the newest snapshot, and return its step, -1 without one."""
         restored = self._snapshots.load() if self._snapshots is not None else None
         if restored is None:
             return -1
@@ -226,7 +226,7 @@ class Server:
         self._service.holdings.load(state["holdings"])
         self._service.restored(state["workers"], state["step"])
         log.warning(
-            "server %d is back from its snapshot; its state is %.1f s old (step %d)",
+            "server %d restored its snapshot, which is %.1f s old (step %d)",
             self.env.index,
             max(0.0, time.time() - written_at),
             state["step"],
@@ -240,14 +240,14 @@ def _is_loopback(address: str) -> bool:
 
 
 def load(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
-    """Read parameters from a plain file of tensors by name. `ConfigError` says what is wrong with file or names."""
+    """Read parameters from a plain file of tensors by name. Raises `ConfigError` for a wrong file or name."""
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no file of torch.save with tensors only"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a file of tensors by torch.save"
         raise ConfigError(f"load_from={os.fspath(path)!r} cannot be read: {reason}") from error
     if not isinstance(loaded, dict):
-        raise ConfigError(f"load_from={os.fspath(path)!r} has no tensors by name; save model.state_dict()")
+        raise ConfigError(f"load_from={os.fspath(path)!r} is not a dict of tensors; save model.state_dict()")
     tensors = {name: value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
     if names is None:
         return tensors

@@ -1,4 +1,4 @@
-"""One server's answers to its workers. Everything runs in one event loop, and nothing awaits while it changes state."""
+"""The handlers of one server. All run in one event loop, and none awaits while it changes state."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from elastic.train.ps.parameters import ParameterStore, PushedGradients, average
 from elastic.train.ps.sessions import REPLACED, SessionState, UnknownSession, WorkerSessions
 
 PROOF_LIMIT_S = 5.0
-"""How long a client may take to prove that it knows the secret."""
+"""The time for a client to prove that it knows the secret."""
 COMPLAINTS_MAX = 32
-"""Addresses that are named because they have proven nothing."""
+"""The largest number of unauthenticated addresses that are logged."""
 NOTICE_EVERY_S = 10.0
-"""How often everybody is told whom they wait for."""
+"""The interval of notices about missing workers."""
 ROWS_BYTES_MAX = 1024**3
-"""The rows that one call may ask for: their ids are small, and the answer is not."""
+"""The largest reply with rows, in bytes: the request with their IDs is small."""
 
 log = logging.getLogger("elastic.train.ps")
 
@@ -48,17 +48,17 @@ class ParameterService:
         lost_after_s: float,
         secret: bytes = b"",
     ) -> None:
-        """Start with what `holdings` has.
+        """Start with the state in `holdings`.
 
-        `trainers` says how many workers there are. `replaced`: lost ones are replaced by others, under the launcher.
-        With a `secret` nothing is done for a connection that has not proven to know it.
+        `trainers` returns the number of workers. `replaced`: the launcher replaces failed workers. With a `secret`, the
+        server rejects calls on a connection that has not proven that it knows the secret.
         """
         self.holdings = holdings
         self.sessions = WorkerSessions(lost_after_s)
         self.barrier: GradientBarrier[PushedGradients] = GradientBarrier(trainers())
         self.finished = asyncio.Event()
         self.changed = asyncio.Event()
-        """Something that a snapshot keeps is not what it was."""
+        """Set when the state of a snapshot has changed."""
         self.life = secrets.token_hex(8)
         self._index = index
         self._servers = servers
@@ -70,12 +70,12 @@ class ParameterService:
         """The connections whose session is open, as gRPC names them."""
         self._complained: set[str] = set()
         self._notices: dict[int, asyncio.Queue[protocol.SessionNotice | None]] = {}
-        """What is said to each worker. None: a newer connection has come, and ends this one."""
+        """The notices for each worker. None: a newer connection replaces this one."""
         self._moved = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """What gRPC calls: bytes in, bytes out."""
+        """Return the handlers for gRPC."""
         known = self._is_admitted
         answers = {
             "Register": grpc_handler(protocol.RegisterRequest, self._register, known, self._check_register),
@@ -89,7 +89,7 @@ class ParameterService:
         return grpc.method_handlers_generic_handler(protocol.PACKAGE, table)
 
     def waits_for(self) -> str:
-        """Whom everybody waits for just now, "" if for nobody."""
+        """Return which workers the server waits for; "" if none."""
         registered = self.sessions.registered()
         if self.holdings.missing() and registered:
             return f"worker 0 and its first values ({self._known(0)})"
@@ -99,44 +99,46 @@ class ParameterService:
             trainers = self.barrier.trainers
             never = [str(worker) for worker in range(trainers) if worker not in self.sessions.seen]
             who = f"worker {', '.join(never)}" if len(never) == absent else f"{absent} of {trainers} workers"
-            return f"{who} to come before the first step"
+            return f"{who} to join before the first step"
         if missing := self.barrier.missing():
             return f"step {self.barrier.step} of " + ", ".join(f"worker {w} ({self._known(w)})" for w in missing[:8])
         return ""
 
     async def report_missing_workers(self) -> None:
-        """Say every `NOTICE_EVERY_S` whom everybody waits for, here and to the workers, if it is the same as before."""
+        """Log missing workers every `NOTICE_EVERY_S`, here and on the workers, if they were missing before."""
         before = ""
         while True:
             await asyncio.sleep(NOTICE_EVERY_S)
             if self.waits_for():
-                # Under the launcher there may be fewer workers by now than at the start.
+                # The launcher may have reduced the number of workers.
                 self.barrier.trainers = self._trainers()
                 self._change()
             text = self.waits_for()
             if text and text == before:
-                log.info("server %d waits for %s", self._index, text)
+                log.info("server %d is waiting for %s", self._index, text)
                 for queue in self._notices.values():
-                    queue.put_nowait(protocol.SessionNotice(text=f"parameter server {self._index} waits for {text}"))
+                    queue.put_nowait(
+                        protocol.SessionNotice(text=f"parameter server {self._index} is waiting for {text}")
+                    )
             before = text
 
     def restored(self, sessions: Sequence[tuple[int, str, int, str]], step: int) -> None:
-        """Go on where a snapshot was: workers that were live then have `lost_after_s` to come back.
+        """Resume from a snapshot: workers that were live then have `lost_after_s` to reconnect.
 
-        If none was live, that job had ended, and this is another one with its values.
+        If none was live, that job had ended, and this is a new job with its values.
         """
-        goes_on = any(SessionState(state).live for _, _, _, state in sessions)
-        self.barrier = GradientBarrier(self.barrier.trainers, step=step, opened=goes_on)
-        for worker, session, applied, state in sessions if goes_on else ():
+        resumed = any(SessionState(state).live for _, _, _, state in sessions)
+        self.barrier = GradientBarrier(self.barrier.trainers, step=step, opened=resumed)
+        for worker, session, applied, state in sessions if resumed else ():
             self.sessions.restore(worker, session, applied, SessionState(state), self._now())
             if SessionState(state).live:
                 self.barrier.add_worker(worker)
         self._arm()
 
     def state(self) -> dict[str, Any]:
-        """What a snapshot keeps."""
+        """Return the state for a snapshot."""
         seen = self.sessions.seen.items()
-        workers = [(worker, one.session, one.applied, str(one.state)) for worker, one in seen]
+        workers = [(worker, session.session, session.applied, str(session.state)) for worker, session in seen]
         return {"holdings": self.holdings.state(), "workers": workers, "step": self.barrier.step}
 
     # The session.
@@ -157,7 +159,7 @@ class ParameterService:
         self._admitted.add(peer)
         if not known:
             self.barrier.remove_worker(worker)
-            log.info("worker %d is here%s", worker, " again, as another process" if back else "")
+            log.info("worker %d has connected%s", worker, " again, as a new process" if back else "")
         if older := self._notices.get(worker):
             older.put_nowait(None)
         queue = self._notices[worker] = asyncio.Queue()
@@ -171,18 +173,18 @@ class ParameterService:
                 await context.abort(STATUS[SessionReplaced], REPLACED.format(worker))
         finally:
             self._admitted.discard(peer)
-            if self._notices.get(worker) is queue:  # No newer connection is there.
+            if self._notices.get(worker) is queue:  # There is no newer connection.
                 del self._notices[worker]
                 if self.sessions.disconnected(worker, self._now()):
                     log.info("the connection of worker %d broke", worker)
                     self._change()
 
     async def _authenticated(self, context: Any) -> protocol.SessionRequest:
-        """Prove to know the secret, and take the request of a worker that proves the same."""
+        """Prove that this server knows the secret, and return the request of a worker that proves the same."""
         challenge = read_single(protocol.SessionChallenge, await context.read())
         if challenge.version != protocol.VERSION:
             raise ModelMismatch(
-                f"this server speaks version {protocol.VERSION} of the protocol, the worker {challenge.version}"
+                f"this server uses version {protocol.VERSION} of the protocol, but the worker {challenge.version}"
             )
         nonce = new_nonce()
         expected = proofs(self._secret, Purpose.PARAMETERS, nonce, challenge.nonce)
@@ -191,16 +193,16 @@ class ParameterService:
         hello = read_single(protocol.SessionRequest, await context.read())
         if not is_proof(hello.mac, expected.client):
             self._complain(context.peer())
-            raise SecretMismatch("this server lets in only workers that know its ELASTIC_PS_SECRET")
+            raise SecretMismatch("this server accepts only workers that know its ELASTIC_PS_SECRET")
         if hello.job != self._job:
-            raise ModelMismatch(f"this server belongs to job {self._job!r}, the worker to {hello.job!r}")
+            raise ModelMismatch(f"this server belongs to job {self._job!r}, but the worker to {hello.job!r}")
         if (hello.server, hello.servers) != (self._index, self._servers):
             raise ModelMismatch(
-                f"this is server {self._index} of {self._servers}; the worker takes it for server {hello.server} "
-                f"of {hello.servers}: name the same servers, in the same order, everywhere"
+                f"this is server {self._index} of {self._servers}, but the worker expects server {hello.server} "
+                f"of {hello.servers}: list the same servers, in the same order, on every process"
             )
         if not hello.session.startswith(f"{hello.worker}-"):
-            raise MessageError("the session does not begin with the worker's number")
+            raise MessageError("the session does not start with the index of the worker")
         return hello
 
     async def _close(self, asked: protocol.SessionMessage, _: Sequence[torch.Tensor]) -> HandlerAnswer:
@@ -270,9 +272,9 @@ class ParameterService:
         host = unquote(peer).partition(":")[2].rpartition(":")[0]
         if host not in self._complained and len(self._complained) < COMPLAINTS_MAX:
             self._complained.add(host)
-            log.warning("a client at %s has not proven that it belongs to this job; it gets nothing", host)
+            log.warning("rejected an unauthenticated client at %s", host)
 
-    # What is refused before the tensors of a message are read.
+    # Checks before the tensors of a message are read.
 
     def _check_register(self, asked: protocol.RegisterRequest) -> None:
         self.sessions.check(asked.session)
@@ -285,16 +287,16 @@ class ParameterService:
     def _check_rows(self, asked: protocol.RowsRequest) -> None:
         self._at_work(asked.session)
         if len(asked.shapes) != 1 or asked.shapes[0].dtype != "int64" or len(asked.shapes[0].sizes) != 1:
-            raise MessageError("rows are asked for with one list of int64 ids")
+            raise MessageError("a request for rows needs one list of int64 ids")
         spec, count = self.holdings.table(asked.table).spec, asked.shapes[0].numbers
         width = spec.width * DTYPES[spec.dtype].itemsize
         if count * max(width, 8) > ROWS_BYTES_MAX:
-            raise MessageError(f"{count} rows of {width} bytes are more than {ROWS_BYTES_MAX}; ask for fewer at once")
+            raise MessageError(f"{count} rows of {width} bytes are more than {ROWS_BYTES_MAX}; request fewer at once")
 
-    # What follows from every change.
+    # After every change.
 
     def _change(self) -> None:
-        """Do the steps that are complete, wake who waits, and look whether this was the end."""
+        """Apply complete steps, wake waiting calls, and check whether the job has ended."""
         while given := self.barrier.take():
             self.holdings.apply(average(given))
             self.changed.set()
@@ -303,13 +305,13 @@ class ParameterService:
         self._arm()
 
     def _arm(self) -> None:
-        """End if nobody will come any more, or set the timer for the next worker that will be lost or given up."""
+        """Finish if no further worker will join, or set the timer for the next worker that times out."""
         if self._timer is not None:
             self._timer.cancel()
         over_at = self.sessions.over_at(self.barrier.trainers, replaced=self._replaced)
         if over_at is not None and over_at <= self._now():
             if (absent := self.barrier.trainers - len(self.sessions.seen)) > 0:
-                log.warning("%d of %d workers never came; the others have ended", absent, self.barrier.trainers)
+                log.warning("%d of %d workers never joined; the others have ended", absent, self.barrier.trainers)
             self.finished.set()
             return
         at = self.sessions.next_lapse() if over_at is None else over_at
@@ -318,13 +320,13 @@ class ParameterService:
 
     def _lapse(self) -> None:
         for worker in self.sessions.lapse(self._now()):
-            log.warning("worker %d is lost; nobody waits for it any more", worker)
+            log.warning("worker %d has failed; steps no longer wait for it", worker)
             self.barrier.remove_worker(worker)
             self.changed.set()
         self._change()
 
     def _at_work(self, session: str) -> int:
-        """The worker of a session that has registered the model. Nothing is done for anybody else."""
+        """Return the worker of a session, which must have registered the model."""
         worker = self.sessions.check(session)
         if not self.sessions.seen[worker].registered:
             raise UnknownSession(session)
@@ -335,9 +337,9 @@ class ParameterService:
     def _known(self, worker: int) -> str:
         seen = self.sessions.seen.get(worker)
         if seen is None:
-            return "it never came"
+            return "never joined"
         age = f"{self._now() - seen.since:.0f} s"
-        words = {SessionState.HERE: "it is here", SessionState.BROKEN: f"its connection broke {age} ago"}
+        words = {SessionState.HERE: "connected", SessionState.BROKEN: f"connection broke {age} ago"}
         return words.get(seen.state, f"{seen.state} {age} ago")
 
     @staticmethod

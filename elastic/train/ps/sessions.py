@@ -1,4 +1,4 @@
-"""Who is there: one server's view of the workers. Pure: the time is an argument.
+"""The sessions of the workers at one server (pure: the time is an argument).
 
     (never seen) ── hello ──► here ── close ──► closed
                                │ ▲
@@ -7,7 +7,7 @@
                              broken ── lost_after_s ──► lost
 
 A worker that is here or broken is *live*: synchronous steps wait for it. `hello` brings a worker back from every state.
-With the session that it had it goes on where it was, with another one it has begun anew and the old one is refused.
+With the same session it resumes; with a new one it has restarted, and the server rejects the old session.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from enum import StrEnum
 from elastic.errors import SessionReplaced
 
 MISSING_AFTER_S = 120.0
-"""By hand: how long a server stays for workers that were never seen, once all others have ended."""
+"""Without the launcher: the time that a server waits for workers that never joined, once all others have ended."""
 RETIRED_MAX = 64
-"""Sessions of one worker that are remembered as replaced. More processes than that do not fight for one number."""
-REPLACED = "another process has come as worker {}; this one is no longer listened to"
+"""The number of replaced sessions of a worker that are remembered."""
+REPLACED = "another process has connected as worker {} and replaces this one"
 
 
 class UnknownSession(Exception):
-    """This server does not know the session (any more): the worker says hello again."""
+    """This server does not know the session, for example because it was restarted: the worker opens it again."""
 
 
 class SessionState(StrEnum):
-    """Of one worker."""
+    """The state of the session of a worker."""
 
     HERE = "here"
     BROKEN = "broken"
@@ -44,7 +44,7 @@ class SessionState(StrEnum):
 
 @dataclass(slots=True)
 class WorkerSession:
-    """What is known of one worker."""
+    """The state of one worker's session."""
 
     session: str
     state: SessionState
@@ -52,7 +52,7 @@ class WorkerSession:
     applied: int = 0
     """The number of the last push of this session that was applied."""
     registered: bool = False
-    """Whether it has said what its model is, since it was last not live."""
+    """Whether it has registered its model since it was last not live."""
     retired: tuple[str, ...] = ()
     """The sessions that this one has replaced."""
 
@@ -61,7 +61,7 @@ class WorkerSessions:
     """Every worker that was ever seen, by its number."""
 
     def __init__(self, lost_after_s: float) -> None:
-        """Nobody was seen yet. A worker whose connection broke is lost after `lost_after_s`."""
+        """A worker whose connection broke has failed after `lost_after_s`."""
         self.seen: dict[int, WorkerSession] = {}
         self._lost_after_s = lost_after_s
 
@@ -79,9 +79,9 @@ class WorkerSessions:
             self.seen[worker] = WorkerSession(session, SessionState.HERE, now, retired=retired)
 
     def restore(self, worker: int, session: str, applied: int, state: SessionState, now: float) -> None:
-        """Remember a worker from before this server was started again.
+        """Restore the session of a worker from before this server was restarted.
 
-        If it was live it counts as broken from now on: it has `lost_after_s` to come back.
+        If it was live, its connection counts as broken: the worker has `lost_after_s` to reconnect.
         """
         self.seen[worker] = WorkerSession(session, SessionState.BROKEN if state.live else state, now, applied)
 
@@ -100,7 +100,7 @@ class WorkerSessions:
         return worker
 
     def lapse(self, now: float) -> list[int]:
-        """The workers that are lost by now and were not before."""
+        """Return the workers that have been lost since the last call."""
         lost = []
         for worker, one in self.seen.items():
             if one.state is SessionState.BROKEN and now >= one.since + self._lost_after_s:
@@ -113,7 +113,7 @@ class WorkerSessions:
         one.state, one.since, one.registered = state, now, False
 
     def next_lapse(self) -> float | None:
-        """When to call `lapse` next, None if nobody is broken."""
+        """Return when to call `lapse` next, None if no connection is broken."""
         return min(
             (one.since + self._lost_after_s for one in self.seen.values() if one.state is SessionState.BROKEN),
             default=None,
@@ -132,11 +132,11 @@ class WorkerSessions:
         return int(number)
 
     def registered(self) -> list[int]:
-        """The live workers that have said what their model is, in order."""
+        """Return the live workers that have registered their model, in order."""
         return sorted(worker for worker, one in self.seen.items() if one.registered)
 
     def initializer(self, trainers: int) -> int | None:
-        """Which registered worker gives first values: 0; without it, once it cannot come first, the lowest one."""
+        """Return the registered worker that sends the initial values: 0, or the lowest one if 0 cannot be the first."""
         ready = self.registered()
         if not ready:
             return None
@@ -146,11 +146,11 @@ class WorkerSessions:
         return ready[0] if zero is None and len(self.seen) >= trainers else None
 
     def over_at(self, trainers: int, *, replaced: bool) -> float | None:
-        """When no worker will come any more; None while one is live, or may still come.
+        """The time since which no further worker is expected; None while one is live, or may still connect.
 
-        That is so when `trainers` have come and ended. By hand, those that never came are given up a while after the
-        last one has ended. Where lost workers are replaced by others (`replaced`, under the launcher), every one must
-        have closed.
+        That is the case once `trainers` workers have connected and ended. Without a launcher, the server gives up
+        workers that never connected some time after the last one has ended. If lost workers are replaced (`replaced`,
+        under the launcher), every worker must have closed its session.
         """
         ended = (SessionState.CLOSED,) if replaced else (SessionState.CLOSED, SessionState.LOST)
         if not self.seen or any(session.state not in ended for session in self.seen.values()):

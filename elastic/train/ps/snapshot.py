@@ -1,13 +1,13 @@
-"""What a server keeps on disk so that it can come back: its newest snapshots, each whole or not there.
+"""The snapshots of a server on disk, from which it restarts. Each is written atomically.
 
-A snapshot is a checkpoint (see `elastic.train.checkpoint.manifest`) with one part, in a folder of its server. Snapshots
-are counted where checkpoints have their step::
+A snapshot is a checkpoint (see `elastic.train.checkpoint.manifest`) with one component, in the directory of its server.
+In its name, the number of the snapshot replaces the step::
 
-    <folder>/server-<index>/step-0000000012.g0/state.pt    what `write` was given, and which server that was
+    <folder>/server-<index>/step-0000000012.g0/state.pt    the argument of `write`, and the index of the server
                                               /meta.json
 
-A snapshot that is damaged is passed over for the one before it. Those of earlier versions are still read, and go when
-new ones have taken their place: `snapshot-0000000012/`, whose meta.json has a SHA-256 of state.pt.
+If a snapshot is damaged, the previous one is used. Snapshots of earlier versions can still be read, and newer ones
+replace them: `snapshot-0000000012/`, whose meta.json has the SHA-256 of state.pt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elastic.train.checkpoint import atomic_files, manifest, replicated_part
 from elastic.train.checkpoint.folder import Checkpoints
 
 KEEP = 2
-"""Snapshots that stay: the newest, and one for when that is damaged."""
+"""The number of snapshots that stay: the newest, and one in case it is damaged."""
 
 _EARLIER = re.compile(r"snapshot-([0-9]{10})")
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class _EarlierMeta(msgspec.Struct, frozen=True):
-    """The meta.json of an earlier version. `written_at` is a wall clock's time."""
+    """The meta.json of an earlier version. `written_at` is wall-clock time in seconds."""
 
     written_at: float
     index: int
@@ -42,22 +42,22 @@ class _EarlierMeta(msgspec.Struct, frozen=True):
 
 
 class Snapshots:
-    """The snapshots of one server in a folder that all servers share."""
+    """The snapshots of one server in a directory that all servers share."""
 
     def __init__(self, folder: Path, index: int, servers: int) -> None:
-        """Touches no disk."""
+        """Does not access the disk."""
         self.folder = folder / f"server-{index}"
         self._owner = [index, servers]
         self._checkpoints = Checkpoints(self.folder, keep=KEEP, rank=0, generation=0, mark="", reports=False)
 
     def write(self, state: dict[str, Any]) -> None:
-        """Write a snapshot, and remove the oldest. The disk has it when this returns.
+        """Write a snapshot, sync it to disk, and remove the oldest.
 
         Args:
-            state: What `torch.load(weights_only=True)` takes, by name.
+            state: Values by name that `torch.load(weights_only=True)` accepts.
 
         Raises:
-            CheckpointError: The disk is full or read-only; the text says how to fix it.
+            CheckpointError: The disk is full or read-only; the message has a fix.
         """
         with atomic_files.as_checkpoint_error("writing a snapshot", self.folder):
             number = 1 + max((number for number, _ in self._numbered()), default=0)
@@ -67,19 +67,19 @@ class Snapshots:
                 self._checkpoints.publish(staged, number, parts)
             finally:
                 atomic_files.drop(staged)
-            for _, folder in self._numbered()[KEEP:]:  # Of an earlier version; `publish` has removed its own.
+            for _, folder in self._numbered()[KEEP:]:  # Snapshots of an earlier version; `publish` removes the others.
                 atomic_files.discard(folder)
         log.debug("snapshot %d is written", number)
 
     def load(self) -> tuple[dict[str, Any], float] | None:
-        """Read the newest snapshot that is whole.
+        """Read the newest intact snapshot.
 
         Returns:
-            Its state, and when it was written as a wall clock's time in seconds. None if there is no snapshot, or the
-            newest one is of another number of servers.
+            Its state, and its wall-clock time in seconds. None if there is no snapshot, or the newest one belongs to
+            another number of servers.
 
         Raises:
-            CheckpointError: There are snapshots, and the disk does not give them.
+            CheckpointError: There are snapshots, but the disk fails to read them.
         """
         with atomic_files.as_checkpoint_error("reading a snapshot", self.folder):
             for _, folder in self._numbered():
@@ -89,12 +89,12 @@ class Snapshots:
                     cause = error.__cause__
                     if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
                         raise cause from None
-                    log.warning("%s is damaged: %s; the one before it is taken", folder, error)
+                    log.warning("%s is damaged: %s; using the previous snapshot", folder, error)
                     continue
                 if state["owner"] == self._owner:
                     return state, written_at
                 log.warning(
-                    "%s is of server %d of %d, this is server %d of %d: it is not loaded; use load_from= instead",
+                    "%s belongs to server %d of %d, but this is server %d of %d: not loaded; use load_from= instead",
                     folder,
                     *state["owner"],
                     *self._owner,
@@ -103,7 +103,7 @@ class Snapshots:
         return None
 
     def _numbered(self) -> list[tuple[int, Path]]:
-        """Every snapshot with its number, the newest first."""
+        """Return every snapshot with its number, the newest first."""
         if not self.folder.is_dir():
             return []
         earlier = [(int(m[1]), path) for path in self.folder.iterdir() if (m := _EARLIER.fullmatch(path.name))]
@@ -112,13 +112,13 @@ class Snapshots:
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], float]:
-    """A snapshot's state, and when it was written. CheckpointError says what is wrong with it."""
+    """Return the state of a snapshot, and its wall-clock time. Raises CheckpointError."""
     entry = manifest.entry_of(folder)
     if entry is None:
         return _read_earlier(folder)
     meta = manifest.read_meta(entry)
     if "state" not in meta.parts:
-        raise CheckpointDamaged("it has no part 'state'")
+        raise CheckpointDamaged("it has no component 'state'")
     return replicated_part.read(folder / "state.pt", meta.parts["state"], "cpu"), meta.at
 
 

@@ -1,8 +1,8 @@
-"""One server's rows of a sparse table. A row costs memory once it was changed; until then it follows from its id.
+"""One server's rows of a sparse table. A row takes memory once it is changed; until then its ID determines it.
 
-A row that nobody has changed is computed each time it is asked for: normally distributed numbers from a hash of seed,
-id and column, or the row of the file that the server was started from. So every server, also one that came back, gives
-the same row, and reading costs no memory.
+An unchanged row is computed at each read: normally distributed numbers from a hash of seed, ID and column, or the row
+of the file from which the server was started. So every server, even after a restart, returns the same row, and reading
+takes no memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from elastic.train.ps.framing import DTYPES
 from elastic.train.ps.protocol import SGD, TableSpec
 
 _BLOCK = 1024
-"""Rows that memory is asked for at first; it doubles from there."""
+"""The initial capacity in rows, which doubles as needed."""
 
 
 class SparseTable:
-    """The rows with ids `index`, `index + servers`, `index + 2 * servers` … of a table."""
+    """The rows of a table with IDs `index`, `index + servers`, `index + 2 * servers` and so on."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class SparseTable:
         base: torch.Tensor | None = None,
         state: dict[str, torch.Tensor] | None = None,
     ) -> None:
-        """Hold the rows of a snapshot's `state`, if there is one. `base` is the whole table as a file has it."""
+        """Start with the `state` of a snapshot, if there is one. `base` is the whole table of a file."""
         self.spec = spec
         self.dtype = state_dtype(DTYPES[spec.dtype])
         self._index = index
@@ -43,14 +43,14 @@ class SparseTable:
             self.load(state)
 
     def check(self, ids: torch.Tensor) -> None:
-        """`MessageError` for an id that the table does not have, or another server."""
+        """Raise `MessageError` for an ID that is not in the table, or on another server."""
         if bool(((ids < 0) | (ids >= self.spec.rows)).any()):
             raise MessageError(f"an id is outside of table {self.spec.name}, which has {self.spec.rows} rows")
         if bool((ids % self._servers != self._index).any()):
             raise MessageError(f"an id of table {self.spec.name} belongs to another server")
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of these ids, in their order, as the table's own dtype."""
+        """Return the rows of these IDs, in their order, with the dtype of the table."""
         places = [self._places.get(one, -1) for one in ids.tolist()]
         at = torch.tensor(places, dtype=torch.int64)
         fresh = at < 0
@@ -60,7 +60,7 @@ class SparseTable:
         return found.to(DTYPES[self.spec.dtype])
 
     def apply(self, ids: torch.Tensor, gradients: torch.Tensor, lr: float, sgd: SGD) -> None:
-        """Change rows by their gradients; those of one id add up.
+        """Apply gradients to rows; gradients of the same ID add up.
 
         Momentum of a row moves only when the row has a gradient, and weight decay does not touch tables: both would
         otherwise change every row of the table at each step.
@@ -75,7 +75,7 @@ class SparseTable:
         self._values[at] -= lr * total
 
     def state(self) -> dict[str, torch.Tensor]:
-        """A copy of everything that a snapshot keeps."""
+        """Return a copy of the state for a snapshot."""
         count = len(self._places)
         kept = {"ids": torch.tensor(list(self._places), dtype=torch.int64), "values": self._values[:count].clone()}
         if self._velocity is not None:
@@ -83,13 +83,13 @@ class SparseTable:
         return kept
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over what `state` made."""
+        """Load the result of `state`."""
         self._places = {one: place for place, one in enumerate(state["ids"].tolist())}
         self._values = state["values"].clone()
         self._velocity = state["velocity"].clone() if "velocity" in state else None
 
     def _keep(self, ids: torch.Tensor) -> torch.Tensor:
-        """The places of these ids, which are unique; the rows that had none get one, with their first value."""
+        """Return the positions of these unique IDs; new rows get a position and their initial values."""
         fresh = torch.tensor([one for one in ids.tolist() if one not in self._places], dtype=torch.int64)
         if len(fresh):
             count = len(self._places)
@@ -113,20 +113,20 @@ class SparseTable:
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """In what a server computes: float32 where 16 bits would lose small changes, else the dtype itself."""
+    """Return the dtype in which a server computes: float32 instead of 16 bits, which would lose small changes."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def summed_rows(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids, ascending and each once, and the sums of their rows."""
+    """Return the unique IDs in ascending order, and the sums of their rows."""
     unique, inverse = torch.unique(ids, return_inverse=True)
     return unique, torch.zeros((len(unique), rows.shape[1]), dtype=rows.dtype).index_add_(0, inverse, rows)
 
 
 def first_rows(spec: TableSpec, ids: torch.Tensor) -> torch.Tensor:
-    """What the rows of a table are before anybody changed them: normal, with mean 0 and `spec.std`; in float64."""
+    """Return the initial rows of a table: normally distributed with mean 0 and `spec.std`; in float64."""
     columns = torch.arange(spec.width, dtype=torch.int64)
-    # Two uniform numbers make one normal one (Box and Muller). int64 wraps around, as the hash needs it.
+    # Box-Muller: two uniform numbers give one normal number. int64 wraps around, as the hash requires.
     start = _signed(spec.seed * 0x632BE59BD9B4E019 % (1 << 64))
     at = (_mixed(ids + start).unsqueeze(1) + columns) * 2
     one, other = _uniform(_mixed(at)), _uniform(_mixed(at + 1))
@@ -134,7 +134,7 @@ def first_rows(spec: TableSpec, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _mixed(numbers: torch.Tensor) -> torch.Tensor:
-    """The output function of SplitMix64 (Steele, Lea and Flood 2014), for many numbers at once."""
+    """Apply the output function of SplitMix64 (Steele, Lea and Flood 2014) to many numbers at once."""
     mixed = numbers + _signed(0x9E3779B97F4A7C15)
     mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ _shifted(mixed, 27)) * _signed(0x94D049BB133111EB)
@@ -142,12 +142,12 @@ def _mixed(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _uniform(hashed: torch.Tensor) -> torch.Tensor:
-    """At least 0 and below 1, from the upper 53 bits."""
+    """Convert the upper 53 bits to a number from 0 to less than 1."""
     return _shifted(hashed, 11).to(torch.float64) * 2.0**-53
 
 
 def _shifted(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """Shift right as if the numbers had no sign."""
+    """Shift right as unsigned numbers."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 

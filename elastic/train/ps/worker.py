@@ -1,4 +1,4 @@
-"""What a training script holds: a model whose parameters live on the servers."""
+"""The worker of a parameter-server job: trains a model whose parameters are on the servers."""
 
 from __future__ import annotations
 
@@ -33,40 +33,40 @@ from elastic.train.ps.loop_thread import LoopThread
 
 PATIENCE_S = 120.0
 HETER_FROM = 1 << 20
-"""Heterogeneous workers count from 0 as well; among a server's sessions they count from here."""
+"""The index of the first heterogeneous worker among the sessions of a server."""
 SAVE_ROWS_BYTES = 64 * 1024 * 1024
-"""How much of a table is fetched at once for `save`."""
+"""Bytes of a table that `save` fetches at once."""
 
 log = logging.getLogger("elastic.train.ps")
 
 
 class Worker:
-    """Trains a model whose parameters live on the servers: pushes gradients and pulls values.
+    """Trains a model whose parameters are on the servers: pushes gradients and pulls values.
 
     ::
 
-        worker = ps.Worker(model, lr=0.01)      # registers the parameters, and has the servers' values in the model
+        worker = ps.Worker(model, lr=0.01)      # registers the parameters, and pulls the values of the servers
         for batch in batches:
             loss_of(model, batch).backward()
-            worker.step()                       # the gradients go to the servers, new values come back
+            worker.step()                       # pushes the gradients, and pulls the new values
         worker.save("model.pt")
         worker.close()
 
-    All workers build the same model. Training starts from the values of worker 0, or from those of the file that the
-    servers were given.
+    All workers build the same model. Training starts from the values of worker 0, or from the file of the servers
+    (`load_from`).
 
-    Use a worker from the thread that made it. Two workers of one process must not share parameters. In a `with` block
-    the worker is closed at the end, and abandoned if the block fails.
+    Use a worker from the thread that created it. Two workers of one process must not share parameters. A `with` block
+    closes the worker at its end, or abandons it if the block raises.
 
-    Every method that talks to the servers waits for a server that is away, and raises
+    Every method that calls the servers waits for an unavailable server, and raises
 
-    - `ServerLost` when a server has been away for `patience_s`,
-    - `SessionReplaced` when another process has come with this worker's number,
-    - `ModelMismatch` when the servers hold another model, or train it in another way,
-    - `MessageError` when a server refuses a message or answers something else than was asked for.
+    - `ServerLost` if a server has been unavailable for `patience_s`,
+    - `SessionReplaced` if another process has connected with the index of this worker,
+    - `ModelMismatch` if the servers have another model or another optimizer,
+    - `MessageError` if a server rejects a message, or its reply does not match the request.
 
     Attributes:
-        lr: The learning rate; it may be changed at any time, and counts from the next push on.
+        lr: The learning rate; a change takes effect with the next push.
         model: The model, whose dense parameters have the values of the last pull.
         env: The place of this process in the job.
     """
@@ -84,33 +84,33 @@ class Worker:
     ) -> None:
         """Connect to all servers, register the model, and pull.
 
-        Waits for servers that are not there yet, and for the values of worker 0.
+        Waits for the servers, and for the initial values of worker 0.
 
         Args:
-            model: Its parameters, and the tables of its `ps.Embedding` modules, are trained. Parameters may be of any
-                real dtype; those without `requires_grad` are shared and not trained.
-            lr: The learning rate, at least 0.
-            mode: "async": the servers apply the gradients of each worker at once. "sync": they wait for those of all
-                live workers, and apply their weighted average.
-            momentum: As in `torch.optim.SGD`, at least 0 and below 1. Rows of a table have momentum only in steps that
-                give them a gradient.
-            weight_decay: As in `torch.optim.SGD`, at least 0. It does not touch tables.
-            env: The place of this process; by default what the environment says (`elastic.env()`).
-            patience_s: How many seconds a call waits for a server that is away.
+            model: The model. Its parameters, and the tables of its `ps.Embedding` modules, are trained. Parameters may
+                have any real dtype; those without `requires_grad` are shared but not trained.
+            lr: The learning rate, 0 or more.
+            mode: "async": the servers apply the gradients of each worker immediately. "sync": they wait for those of
+                all live workers, and apply their weighted average.
+            momentum: As in `torch.optim.SGD`, from 0 to less than 1. Rows of a table have momentum only in steps in
+                which they have a gradient.
+            weight_decay: As in `torch.optim.SGD`, 0 or more. It does not apply to tables.
+            env: The place of this process in the job; by default that of the environment (`elastic.env()`).
+            patience_s: The timeout of a call to an unavailable server, in seconds.
 
         Raises:
-            ConfigError: The environment or an argument is wrong, or a parameter has a dtype that is not sent.
-            SecretMismatch: A server does not know this job's ELASTIC_PS_SECRET, or this process does not.
+            ConfigError: The environment or an argument is wrong, or a parameter has an unsupported dtype.
+            SecretMismatch: A server and this process have different values of ELASTIC_PS_SECRET.
         """
         with reporting_config_errors():
             self.env = env or environment.read(os.environ)
             known = secret(os.environ)
         if self.env.role == "server":
-            raise ConfigError("this process is a server and no worker; ask elastic.env().role")
+            raise ConfigError("this process is a server, not a worker; check elastic.env().role")
         if mode not in list(protocol.UpdateMode):
-            raise ConfigError(f"mode is {mode!r}; it should be 'sync' or 'async'")
+            raise ConfigError(f"mode is {mode!r}; write 'sync' or 'async'")
         if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
-            raise ConfigError("lr and weight_decay are at least 0, and momentum is at least 0 and below 1")
+            raise ConfigError("lr and weight_decay must be 0 or more, and momentum from 0 to less than 1")
         addresses = servers(self.env)
         self.lr = lr
         self.model = model
@@ -150,7 +150,7 @@ class Worker:
             for server, address in enumerate(addresses)
         ]
         self._lives: list[str] = []
-        """The starts of the servers whose values the model has."""
+        """The IDs of the server processes whose values the model has."""
         self._background: LoopThread | None = LoopThread("parameter servers")
         try:
             self._together(link.open() for link in self._links)
@@ -165,7 +165,7 @@ class Worker:
         atexit.register(self._at_exit)
 
     def pull(self) -> None:
-        """Copy the servers' values of all dense parameters into the model. Rows of tables come as they are used."""
+        """Copy the values of all dense parameters to the model. Rows of tables are fetched when they are used."""
         lives = self._server_lives()
         answers = self._together(
             link.call(
@@ -179,41 +179,41 @@ class Worker:
         self._lives = lives
 
     def push(self, weight: float = 1.0) -> None:
-        """Send the gradients of the model to the servers, and clear them. In sync mode wait for the other workers.
+        """Send the gradients of the model to the servers, and clear them. In sync mode, wait for the other workers.
 
-        A push that has to be repeated because a connection broke is applied once.
+        The servers apply each push once, even if it is repeated after a broken connection.
 
         Args:
-            weight: This worker's share in the average of a synchronous step, above 0: for instance the number of
-                samples in its batch. A parameter without a gradient counts as zero. Async mode does not use it.
+            weight: The weight of this worker in the average of a synchronous step, more than 0: for example the number
+                of samples in its batch. A missing gradient counts as zero. Not used in async mode.
 
         Raises:
-            ValueError: The weight is not above 0.
+            ValueError: The weight is not more than 0.
         """
         self._push(weight, pull=self._server_lives() != self._lives)
 
     def step(self, weight: float = 1.0) -> None:
-        """Push the gradients and pull the new values, in one message to each server and back.
+        """Push the gradients and pull the new values, with one request to each server.
 
         Args:
             weight: As for `push`.
 
         Raises:
-            ValueError: The weight is not above 0.
+            ValueError: The weight is not more than 0.
         """
         self._push(weight, pull=True)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Pull, and write the whole model to one file, as `torch.save(model.state_dict(), path)` does.
 
-        Tables are written whole, under the name of their module with ".weight": each must fit into this process's
-        memory. Buffers are those of this worker. One worker is enough. The file appears whole or not at all.
+        Each table is written in full, under the name of its module with ".weight", and must fit into the memory of this
+        process. Buffers are those of this worker. One worker is enough. The write is atomic.
 
         Args:
-            path: The file; one that is there is replaced. Its folder must be there.
+            path: The file; an existing file is replaced. Its directory must exist.
 
         Raises:
-            CheckpointError: The disk is full or read-only, or the folder is not there; the text says how to fix it.
+            CheckpointError: The disk is full or read-only, or the directory does not exist; the message has a fix.
         """
         self.pull()
         values = self.model.state_dict()
@@ -225,15 +225,15 @@ class Worker:
             replicated_part.save_file(new, state)
 
     def close(self) -> None:
-        """Tell every server that this worker has finished, and disconnect. A second call does nothing.
+        """Notify every server that this worker has finished, and disconnect. A second call does nothing.
 
-        Servers end when every worker has finished. A process that ends without an uncaught exception closes its worker
-        too.
+        Servers exit when every worker has finished. A process that exits without an uncaught exception closes its
+        worker automatically.
         """
         self._end(ServerConnection.close)
 
     def abandon(self) -> None:
-        """Disconnect without telling the servers: they take this worker for lost, and another may take its place."""
+        """Disconnect without notifying the servers: they treat this worker as failed, and another may replace it."""
         self._end(ServerConnection.abandon)
 
     def __enter__(self) -> Worker:
@@ -243,17 +243,17 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close, or let go if the block has failed."""
+        """Close, or abandon if the block has raised."""
         self._end(ServerConnection.close if error is None else ServerConnection.abandon)
 
-    # Gradients out, values in.
+    # Pushing and pulling.
 
     def _server_lives(self) -> list[str]:
         return [link.life for link in self._links]
 
     def _push(self, weight: float, *, pull: bool) -> None:
         if not weight > 0:
-            raise ValueError(f"a weight is above 0, not {weight}")
+            raise ValueError(f"weight is {weight}; it must be more than 0")
         self._number += 1
         tables = [module.gathered() for module in self._tables.values()]
         lives = self._server_lives()
@@ -324,7 +324,7 @@ class Worker:
     # The thread.
 
     def _together(self, works: Any) -> list[Any]:
-        """Ask all servers at once, and wait for all of them. The first error ends the others."""
+        """Call all servers at once, and wait for all of them. The first error cancels the others."""
         if self._background is None:
             raise ConfigError("this ps.Worker is closed")
 
@@ -351,4 +351,4 @@ class Worker:
             self._background = None
 
     def _at_exit(self) -> None:
-        self.__exit__(None, getattr(sys, "last_value", None), None)  # An exception that nobody caught.
+        self.__exit__(None, getattr(sys, "last_value", None), None)  # An uncaught exception.

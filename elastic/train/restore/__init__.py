@@ -1,1 +1,1 @@
-"""Restores the state: all ranks agree on one checkpoint and continue from it."""
+"""Restores the state: all ranks agree on one checkpoint and resume from it."""

@@ -1,7 +1,7 @@
-"""How all ranks agree which checkpoint they go on from (pure).
+"""The agreement of all ranks on a checkpoint on disk (pure).
 
-Every rank says what it can read. The newest that any of them can read wins; one that nobody can read although the job
-knows of it is an error, because training must never start over in silence.
+Every rank reports what it can read. The newest checkpoint that any rank can read wins. If the job has recorded a newer
+one that no rank can read, that is an error, because training must never silently start from scratch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from elastic.train.checkpoint import manifest
 
 
 class KnownCheckpoint(msgspec.Struct, frozen=True):
-    """The newest committed checkpoint that the job knows of, and who has it."""
+    """The newest committed checkpoint that the job has recorded, and the host that wrote it."""
 
     step: int
     host: str
@@ -24,23 +24,22 @@ class KnownCheckpoint(msgspec.Struct, frozen=True):
 
 
 class DamagedCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """One checkpoint that cannot be taken, by its folder's name, and why."""
+    """A checkpoint that cannot be used, by the name of its directory, and the reason."""
 
     name: str
     why: str
 
     def __str__(self) -> str:
-        """As people read it."""
+        """Return it for a message."""
         return f"{self.name}: {self.why}"
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank says before anybody reads: where it looks, what lies there, and what it was told.
+    """The report of a rank before any rank reads: its directory, the checkpoints in it, and what the job has recorded.
 
-    `token` is the folder's claim as this rank sees it: ranks with the same one share their folder. `seen` are the
-    checkpoints that can be tried, by the names of their folders. `damaged` are those
-    that lie there and cannot be tried, `transient` says that another start may find one of them whole. `error` is why
-    it cannot take part.
+    `token` is the fencing token of the directory: ranks that see the same token share their directory. `seen` are the
+    names of the checkpoints that can be tried; `damaged` are those that cannot; `transient`: one of them may be
+    readable after a restart. `error` is why the rank cannot take part.
     """
 
     host: str
@@ -54,18 +53,18 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choices(reports: Sequence[RestoreReport]) -> list[str]:
-    """What could be restored from disk, by the names of the checkpoints, the newest first."""
+    """Return the names of the checkpoints that any rank sees, the newest first."""
     return sorted({name for report in reports for name in report.seen}, key=manifest.age, reverse=True)
 
 
 def known(reports: Sequence[RestoreReport]) -> KnownCheckpoint | None:
-    """The newest checkpoint that any rank was told of."""
-    found = [report.known for report in reports if report.known is not None]
-    return max(found, key=lambda one: one.step, default=None)
+    """Return the newest recorded checkpoint that any rank knows."""
+    checkpoints = [report.known for report in reports if report.known is not None]
+    return max(checkpoints, key=lambda checkpoint: checkpoint.step, default=None)
 
 
 def excluding_set_aside(reports: Sequence[RestoreReport], aside: Collection[str]) -> list[RestoreReport]:
-    """The reports without what is known of checkpoints that were set aside, by the names of their folders."""
+    """Return the reports without recorded checkpoints whose directories were set aside."""
     return [
         msgspec.structs.replace(report, known=None)
         if report.known is not None and Path(report.known.folder).name in aside
@@ -74,8 +73,8 @@ def excluding_set_aside(reports: Sequence[RestoreReport], aside: Collection[str]
     ]
 
 
-def trouble(reports: Sequence[RestoreReport]) -> str:
-    """Why some rank cannot take part; "" if all can."""
+def problem(reports: Sequence[RestoreReport]) -> str:
+    """Return why a rank cannot take part; "" if all can."""
     return next((f"rank {rank}: {report.error}" for rank, report in enumerate(reports) if report.error), "")
 
 
@@ -87,12 +86,12 @@ def check_newest(
     damaged: Iterable[DamagedCheckpoint] = (),
     transient: bool = False,
 ) -> str:
-    """A line that says what is given up, "" if nothing is.
+    """Check that `newest` is not older than what the job has committed; return a warning if a rollback is allowed.
 
-    `newest` is the step that can be read, -1 for none; `damaged` are checkpoints that turned out to be so when they
-    were read; `transient` says that another start may read one of them. Raises `RestoreUnrecoverable` if `newest` is
-    older than what the job has committed, or there is nothing but damaged ones, and that was not allowed;
-    `CheckpointError` instead where another start may find more: a disk that fails, or a host that is away.
+    `newest` is the newest step that can be read, -1 for none; `damaged` are further checkpoints that could not be read;
+    `transient`: one of them may be readable after a restart. Raises `RestoreUnrecoverable` if `newest` is older than
+    the newest committed step, or all checkpoints are damaged, and a rollback is not allowed. Raises `CheckpointError`
+    instead if a restart may find more: a disk fails, or a host is unavailable.
     """
     committed = known(reports)
     bad = _unreadable(reports, damaged)
@@ -102,31 +101,31 @@ def check_newest(
             return ""
         nothing = f"no checkpoint in {reports[0].folder} can be read ({_join_damaged(bad)})"
         if allow_rollback:
-            return f"{nothing} (--allow_rollback)"
+            return f"{nothing} (--allow-rollback)"
         raise (CheckpointDamaged if transient else RestoreUnrecoverable)(
-            f"{nothing}; bring one back, or start over with --allow_rollback"
+            f"{nothing}; restore one, or start from scratch with --allow-rollback"
         )
-    best = f"the newest that can be read is step {newest}" if newest >= 0 else "nothing can be read"
-    where = f"step {committed.step} was committed on {committed.host} in {committed.folder}, and {best}"
+    best = f"the newest that can be read is step {newest}" if newest >= 0 else "no checkpoint can be read"
+    where = f"step {committed.step} was committed on {committed.host} in {committed.folder}, but {best}"
     if allow_rollback:
-        return f"{where}{'; going on from there' if newest >= 0 else ''} (--allow_rollback)"
+        return f"{where}{'; rolling back to it' if newest >= 0 else ''} (--allow-rollback)"
     folders = ", ".join(sorted({f"{report.host}:{report.folder}" for report in reports}))
     wanted = [checkpoint for checkpoint in bad if _age(checkpoint)[0] >= committed.step]
-    hint = f"{_join_damaged(wanted)}; mend that" if wanted else f"bring {committed.host} back or mount its folder here"
+    hint = f"{_join_damaged(wanted)}; repair it" if wanted else f"restart {committed.host} or mount its directory here"
     away = committed.host not in {report.host for report in reports}
     raise (CheckpointError if transient or away else RestoreUnrecoverable)(
-        f"{where} ({folders}); {hint}, or accept the loss with --allow_rollback"
+        f"{where} ({folders}); {hint}, or roll back with --allow-rollback"
     )
 
 
 def skipped_text(taken: str, reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]) -> str:
-    """What to say of those newer than the checkpoint that is taken instead; "" if there are none."""
+    """Return the text about damaged checkpoints that are newer than `taken`; "" if there are none."""
     newer = [checkpoint for checkpoint in _unreadable(reports, damaged) if _age(checkpoint) > manifest.age(taken)]
     return f"; skipped {_join_damaged(newer)}" if newer else ""
 
 
 def _unreadable(reports: Sequence[RestoreReport], damaged: Iterable[DamagedCheckpoint]) -> list[DamagedCheckpoint]:
-    """All that cannot be taken, the newest first: what ranks saw, and what they found reading."""
+    """Return all damaged checkpoints, the newest first."""
     both = {*damaged, *(checkpoint for report in reports for checkpoint in report.damaged)}
     return sorted(both, key=lambda checkpoint: (_age(checkpoint), checkpoint.why), reverse=True)
 
@@ -140,14 +139,14 @@ def _join_damaged(damaged: Iterable[DamagedCheckpoint]) -> str:
 
 
 def other_parts(origin: str, own: Iterable[str], saved: Iterable[str]) -> str:
-    """A line about parts that only the script or only `origin` has; "" if there are none.
+    """Return a warning about components that only the script or only `origin` has; "" if there are none.
 
-    A part with a new name would otherwise start anew in silence.
+    A component with a new name would otherwise silently start with its initial state.
     """
     ours, theirs = set(own), set(saved)
-    said = []
+    lines = []
     if new := ", ".join(sorted(ours - theirs)):
-        said.append(f"{origin} has no part {new}, which starts as it is in the script")
+        lines.append(f"{origin} has no component {new}, which starts with its initial state")
     if gone := ", ".join(sorted(theirs - ours)):
-        said.append(f"part {gone} of {origin} is not in this elastic.State and is left out")
-    return "; ".join(said)
+        lines.append(f"component {gone} of {origin} is not in this elastic.State and is ignored")
+    return "; ".join(lines)

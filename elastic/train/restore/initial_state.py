@@ -1,4 +1,4 @@
-"""The start of a run that has no checkpoint of its own: from --resume_from, or from what rank 0's script made."""
+"""The start of a run without a checkpoint: from --resume-from, or from the initial state of rank 0."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from elastic.train.statedict.parts import ShardedPart, StatePart
 def load_resume_source(
     place: Topology, checkpoints: Checkpoints, parts: Mapping[str, StatePart], path: str
 ) -> dict[str, Any]:
-    """The parts and values that `path` offers, the same on all ranks. A collective.
+    """Return the components and values of the checkpoint or file at `path`, the same on all ranks; a collective.
 
-    The lowest rank that can read it sends the whole parts to the others; sharded parts are read by all. A module that
-    was saved whole may be sharded now. Raises `CheckpointError` on all ranks, `RestoreUnrecoverable` if there is
-    nothing at the path or nothing of use.
+    The lowest rank that can read it sends the replicated components to the others; all ranks read the sharded ones. A
+    module that was saved unsharded may be sharded now. Raises `CheckpointError` on all ranks, and its subclass
+    `RestoreUnrecoverable` if there is nothing usable at the path.
     """
     damaged: dict[str, CheckpointDamaged] = {}
     while True:
         given, folder = _whole(place, checkpoints, parts, path, damaged)
         try:
             return given | (_read_sharded(place, checkpoints, parts, folder) if folder else {})
-        except CheckpointDamaged as error:  # The same on all ranks: the one before is tried.
+        except CheckpointDamaged as error:  # The same on all ranks: try the previous checkpoint.
             damaged[folder] = error
 
 
@@ -47,9 +47,9 @@ def _whole(
     path: str,
     damaged: Mapping[str, CheckpointDamaged],
 ) -> tuple[dict[str, Any], str]:
-    """The whole parts and values, the same on all ranks, and the folder of the checkpoint; "" for a plain file.
+    """Return the replicated components and values, and the directory of the checkpoint, "" for a plain file.
 
-    A collective. `damaged` are folders whose shards cannot be read, each with the reason.
+    A collective; the same on all ranks. `damaged` are directories whose shards cannot be read, each with its error.
     """
     trees: dict[str, Any] | None = None
     folder, own = "", None
@@ -74,19 +74,19 @@ def _whole(
 
 
 def broadcast_from_rank_0(place: Topology, parts: Mapping[str, StatePart]) -> dict[str, Any]:
-    """What rank 0 has in these whole parts, for the other ranks; nothing for rank 0 itself. A collective."""
+    """Return these replicated components of rank 0, for the other ranks; {} on rank 0. A collective."""
     taken = {name: part.take() for name, part in parts.items()}
-    for name, one in taken.items():  # On every rank, so that none waits for one that cannot read what it gets.
-        replicated_part.require_loadable(tree.unsafe(tree.pack(one)[0]), name)
-    mine = taken if place.rank == 0 else None
-    given = broadcast_trees(mine, [rank == 0 for rank in range(place.world_size)], place.group)
-    return {} if mine is not None else given
+    for name, state in taken.items():  # On every rank, so that none waits for a rank that cannot load the broadcast.
+        replicated_part.require_loadable(tree.unsafe(tree.pack(state)[0]), name)
+    own = taken if place.rank == 0 else None
+    given = broadcast_trees(own, [rank == 0 for rank in range(place.world_size)], place.group)
+    return {} if own is not None else given
 
 
 def _read(
     checkpoints: Checkpoints, parts: Mapping[str, StatePart], path: str, damaged: Mapping[str, CheckpointDamaged]
 ) -> tuple[dict[str, Any], CheckpointCandidate | None]:
-    """The whole parts of the newest checkpoint that can be read, or of a plain file."""
+    """Return the replicated components of the newest checkpoint that can be read, or of a plain file."""
     source = resume_from(path)
     damage: CheckpointDamaged | None = None
     for candidate in source.candidates:
@@ -96,22 +96,22 @@ def _read(
         for name in candidate.meta.sharded:
             if name in parts and not parts[name].sharded:
                 raise CheckpointError(
-                    f"--resume_from {path}: {name} was saved in shards and is whole now; make a plain file of it with "
-                    "elastic.export, and start from that"
+                    f"--resume-from {path}: {name} was saved sharded, but is not sharded now; export it to a plain "
+                    "file with elastic.export, and start from that file"
                 )
         try:
             return checkpoints.read(candidate, map_location="cpu"), candidate
         except CheckpointDamaged as error:
             damage = damage or error
     if damage is not None:
-        raise CheckpointDamaged(f"--resume_from {path}: {damage}", transient=damage.transient) from damage
+        raise CheckpointDamaged(f"--resume-from {path}: {damage}", transient=damage.transient) from damage
     return dict(source.trees), None
 
 
 def _read_sharded(
     place: Topology, checkpoints: Checkpoints, parts: Mapping[str, StatePart], folder: str
 ) -> dict[str, dict[str, Any]]:
-    """The sharded parts of one checkpoint. `CheckpointError` on all ranks if it has some and a rank does not see it."""
+    """Return the sharded components of a checkpoint. All ranks raise `CheckpointError` if one cannot see them."""
     try:
         candidate = resume_from(folder).candidates[0]
         own = b"sharded" if candidate.meta.sharded else b"whole"
@@ -120,8 +120,8 @@ def _read_sharded(
     replies = byte_collectives.gather(own, place.group)
     if b"sharded" in replies and b"" in replies:
         raise CheckpointError(
-            f"--resume_from {folder} has sharded parts and is not seen by rank {replies.index(b'')}; it must lie where "
-            "every node can read it"
+            f"--resume-from {folder} has sharded components, but rank {replies.index(b'')} cannot see it; it must be "
+            "readable on every node"
         )
     if any(reply != b"sharded" for reply in replies):
         return {}
@@ -132,42 +132,42 @@ def _read_sharded(
     }
 
 
-NOT_TORCHS: Final = (
+OTHER_FILE_ERRORS: Final = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
     struct.error,
 )
-"""What torch.load lets through of a file that is of another kind: it takes any bytes for a pickle of old times."""
+"""Errors of torch.load for a file of another format, which it reads as a legacy pickle."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeSource:
-    """What `--resume_from` offers: checkpoints to be tried from first to last, or the trees of a plain file."""
+    """The source of `--resume-from`: checkpoints to try from first to last, or the trees of a plain file."""
 
     candidates: tuple[CheckpointCandidate, ...] = ()
     trees: Mapping[str, Any] = field(default_factory=dict)
 
 
 def resume_from(path: str | os.PathLike[str]) -> ResumeSource:
-    """Look at what `--resume_from` names.
+    """Open the path of `--resume-from`.
 
-    That is one checkpoint (`step-….gN`), a folder of them (the newest first), or a file that `elastic.export` or
-    `torch.save` of a module's state dict wrote, which is read here. Of a checkpoint nothing but meta.json is read.
-    Raises CheckpointError, one line, when there is nothing of the kind.
+    The path is one checkpoint (`step-….gN`), a directory of checkpoints (the newest first), or a file that
+    `elastic.export`, or `torch.save` with the state dict of a module, has written, which is read here. Of a checkpoint
+    only meta.json is read. Raises CheckpointError, with one line, if the path is none of these.
     """
     place = Path(path)
     if not place.exists():
-        raise CheckpointError(f"--resume_from {place}: there is nothing at that path")
+        raise CheckpointError(f"--resume-from {place}: the path does not exist")
     try:
         if not place.is_dir():
             return ResumeSource(trees=_trees(place))
         candidates = _candidates(place)
     except CheckpointError as error:
-        raise CheckpointError(f"--resume_from {place}: {error}", transient=error.transient) from error
+        raise CheckpointError(f"--resume-from {place}: {error}", transient=error.transient) from error
     except OSError as error:
         transient = atomic_files.is_transient(error)
-        raise CheckpointError(f"--resume_from {place}: {error}", transient=transient) from error
+        raise CheckpointError(f"--resume-from {place}: {error}", transient=transient) from error
     if not candidates:
-        raise CheckpointError(f"--resume_from {place}: there is no checkpoint in that folder")
+        raise CheckpointError(f"--resume-from {place}: there is no checkpoint in that directory")
     return ResumeSource(candidates)
 
 
@@ -176,7 +176,7 @@ def _candidates(place: Path) -> tuple[CheckpointCandidate, ...]:
     if entry is not None:
         return (manifest.candidate(entry),)
     if (place / manifest.META).exists():
-        raise CheckpointError(f"a checkpoint is named like {manifest.name(1234, 7)}, and this one was renamed")
+        raise CheckpointError(f"checkpoints have names like {manifest.name(1234, 7)}, but this one was renamed")
     reader = Checkpoints(place, mark="")
     candidates = tuple(reader.candidates())
     if not candidates:
@@ -191,12 +191,12 @@ def _trees(file: Path) -> Mapping[str, Any]:
         tree = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointDamaged(
-            "it is not a file that torch.load(weights_only=True) takes: not of torch.save, or with more in it than "
-            "tensors and plain values; write it anew with torch.save(model.state_dict(), ...)"
+            "torch.load(weights_only=True) cannot load it: torch.save did not write it, or it contains more than "
+            "tensors and plain values; write it again with torch.save(model.state_dict(), ...)"
         ) from error
-    except NOT_TORCHS as error:
+    except OTHER_FILE_ERRORS as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointDamaged(f"it is not a file that torch.load(weights_only=True) takes: {why}") from error
+        raise CheckpointDamaged(f"torch.load(weights_only=True) cannot load it: {why}") from error
     if isinstance(tree, dict) and PARTS in tree:
         return {name: tree[name] for name in tree[PARTS]}
     return {"model": tree}

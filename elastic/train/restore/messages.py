@@ -1,4 +1,4 @@
-"""What the ranks of a restore say before anything is read: one message of each, in one round."""
+"""The messages of the ranks in a restore: one from each rank, in one round."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from elastic.train.restore.options import RestoreOptions
 
 
 class RestoreStart(msgspec.Struct, frozen=True):
-    """What rank 0 has done and says for all: what is asked for, and what was set aside.
+    """The decisions of rank 0 for all ranks: the options, and the directories that it has set aside.
 
-    `since` is the generation from which on copies in memory count, `aside` are folders that no longer do. `error` is
-    why it cannot go on.
+    In-memory checkpoints are valid from generation `since` on; `aside` are checkpoints that are no longer valid.
+    `error` is why rank 0 cannot continue.
     """
 
     wishes: RestoreOptions
@@ -24,9 +24,9 @@ class RestoreStart(msgspec.Struct, frozen=True):
 
 
 class RestoreMessage(msgspec.Struct, frozen=True):
-    """What a rank says in the first round; `start` is rank 0's.
+    """The message of a rank in the first round; only rank 0 sends `start`.
 
-    `report` is None where it has not looked at its folder, because rank 0 was not ready.
+    `report` is None if the rank has not scanned its directory, because rank 0 was not ready.
     """
 
     report: RestoreReport | None
@@ -35,12 +35,12 @@ class RestoreMessage(msgspec.Struct, frozen=True):
 
 
 class ReadReply(msgspec.Struct, frozen=True):
-    """What a rank says of one checkpoint: it has read it, or why it could not, or neither: it does not see it."""
+    """The reply of a rank about one checkpoint: read, an error, or neither if it does not see the checkpoint."""
 
     read: bool
     error: RankError | None = None
 
 
 decoder = msgspec.json.Decoder(RestoreMessage)
-"""Made once: a nursery has it already when it forks a worker."""
+"""Created once: a fork server already has it when it forks a worker."""
 reply_decoder = msgspec.json.Decoder(ReadReply)

@@ -1,4 +1,4 @@
-"""What a script or its flags ask of a restore, and what the job knows of its checkpoints."""
+"""The options of a restore, from the script or the flags, and the newest checkpoint that the job has recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 class RestoreOptions(msgspec.Struct, frozen=True):
-    """What a script or its flags ask of a restore. Those of rank 0 count: nodes may join with other flags."""
+    """The options of a restore. Those of rank 0 win, because nodes may join with other flags."""
 
     step: int | None
     resume_from: str | None
@@ -30,7 +30,7 @@ def read_options(
     *,
     allow_rollback: bool | None,
 ) -> RestoreOptions:
-    """What was said in the call, otherwise what the flags say."""
+    """Return the options of the call, otherwise those of the flags. Raises `ConfigError`."""
     step_text, path = environ.get("ELASTIC_RESTORE_STEP"), environ.get("ELASTIC_RESUME_FROM") or None
     if step is None and step_text:
         if not step_text.isdecimal():
@@ -42,9 +42,9 @@ def read_options(
 
 
 def newest_known(environ: Mapping[str, str]) -> KnownCheckpoint | None:
-    """The newest committed checkpoint that the job knows of."""
+    """Return the newest committed checkpoint that the job has recorded. Raises `ConfigError`."""
     text = environ.get("ELASTIC_SAVED", "")
     try:
         return _known.decode(text) if text else None
     except UNREADABLE as error:
-        raise ConfigError(f"ELASTIC_SAVED is {text!r}, which cannot be read ({error}); unset it") from error
+        raise ConfigError(f"cannot parse ELASTIC_SAVED, which is {text!r} ({error}); unset it") from error

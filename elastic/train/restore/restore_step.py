@@ -1,8 +1,9 @@
-"""Going back to an earlier step on demand: `--restore_step`.
+"""`--restore-step`: rolls back to an earlier step.
 
-Rank 0 renames the newer checkpoints, so that they no longer count; nothing is removed, and renamed back they count
-again. Then it notes in the folder what it did. A restart of the same run finds the note and does not go back a second
-time, though it is still told `--restore_step`; and copies of the state in memory from before are known to be too new.
+Rank 0 renames the newer checkpoints, so that they are no longer valid. It removes nothing: a checkpoint that you rename
+back is valid again. Then it writes a record of the rollback to the directory. A restart of the same run reads the
+record and does not roll back again, although it still has `--restore-step`, and ignores in-memory checkpoints from
+before the rollback.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from elastic.train.restore.choose_checkpoint import DamagedCheckpoint
 RECORD = "rollback.json"
 ASIDE = "aside-"
 STEPS_NAMED_MAX = 12
-"""How many steps an error lists."""
+"""The number of steps that an error lists."""
 
 log = logging.getLogger(__name__)
 
 
 class RollbackRecord(msgspec.Struct, frozen=True):
-    """The last rollback of a folder: of which run, to which step, and by which generation.
+    """The last rollback of a directory: its run, step and generation.
 
-    What generations before `generation` hold in memory does not count. `aside` are the new names of what was newer.
+    In-memory checkpoints of generations before `generation` are not valid. `aside` are the new names of the newer
+    checkpoints.
     """
 
     run: str
@@ -49,10 +51,10 @@ _record = msgspec.json.Decoder(RollbackRecord)
 
 
 def run_mark(environ: Mapping[str, str] | None = None) -> str:
-    """Name this run, so that its restarts are told from another run.
+    """Return an ID of this run, which is the same after a restart.
 
-    It is the job's incarnation and run under elastic-launch, the run id under torchrun; "" in plain python, where each
-    start is a run of its own.
+    Under elastic-launch it is the job's incarnation and run, under torchrun the run ID; "" in plain Python, where each
+    start is a separate run.
     """
     known = os.environ if environ is None else environ
     if incarnation := (known.get("ELASTIC_FENCE") or "").rpartition("/")[0]:
@@ -62,38 +64,38 @@ def run_mark(environ: Mapping[str, str] | None = None) -> str:
 
 
 def rolled_back(folder: Path) -> RollbackRecord | None:
-    """Read what the last rollback noted; None if there was none. Raises CheckpointError when it is damaged."""
-    with atomic_files.as_checkpoint_error("reading what was rolled back", folder):
+    """Read the record of the last rollback; None if there was none. Raises CheckpointError if it is damaged."""
+    with atomic_files.as_checkpoint_error("reading the record of the last rollback", folder):
         try:
             return _record.decode((folder / RECORD).read_bytes())
         except FileNotFoundError:
             return None
         except UNREADABLE as error:
-            raise CheckpointError(f"{folder / RECORD} is damaged ({error}); remove it to go back once more") from error
+            raise CheckpointError(f"{folder / RECORD} is damaged ({error}); remove it to roll back again") from error
 
 
 def names_aside(record: RollbackRecord) -> frozenset[str]:
-    """The folders that were set aside, by their names before: what is known of them elsewhere does not count either.
+    """Return the original names of the checkpoints that were set aside; other records of them are not valid either.
 
-    Names and not steps: a run that went back comes to the same steps again, in a later generation.
+    Names identify them, not steps: a run that rolled back reaches the same steps again, in a later generation.
     """
-    return frozenset(".".join(name.removeprefix(ASIDE).split(".")[:2]) for name in record.aside)  # Then a count.
+    return frozenset(".".join(name.removeprefix(ASIDE).split(".")[:2]) for name in record.aside)  # Drop the count.
 
 
 def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
-    """Make the checkpoint of `step` the newest one; on rank 0 alone, before anybody lists the folder.
+    """Make the checkpoint of `step` the newest one, on rank 0 alone, before any rank lists the directory.
 
-    `run` is what `run_mark` says. If this run has gone back to this step already, nothing happens, and a line says so
-    if there are newer checkpoints. The checkpoint is read through before anything is renamed. A crash in between
-    leaves a folder on which the rollback is done again. Raises RestoreUnrecoverable, with the steps there are, when
-    that one has no whole checkpoint, and CheckpointError when the folder cannot be read or written.
+    `run` is the result of `run_mark`. If this run has already rolled back to this step, it does nothing, and logs a
+    warning if there are newer checkpoints. It verifies the checkpoint before it renames anything. After a crash in
+    between, the next start repeats the rollback. Raises RestoreUnrecoverable, with the available steps, if the step has
+    no intact checkpoint, and CheckpointError if the directory cannot be read or written.
     """
     known = rolled_back(checkpoints.folder)
     if known is not None and run and (known.run, known.step) == (run, step):
         if any(entry.step > step for entry in manifest.entries(checkpoints.folder)):
             log.warning(
-                "--restore_step %d: this run of the job went back to it in generation %d, and goes on from its newest "
-                "checkpoint; remove %s to go back once more",
+                "--restore-step %d: this run of the job rolled back to it in generation %d, and resumes from its "
+                "newest checkpoint; remove %s to roll back again",
                 step,
                 known.generation,
                 checkpoints.folder / RECORD,
@@ -102,13 +104,13 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
     checkpoints.await_mark()
     _check(checkpoints, step)
     newer = [entry for entry in manifest.entries(checkpoints.folder) if entry.step > step]
-    with atomic_files.as_checkpoint_error(f"going back to step {step}", checkpoints.folder):
+    with atomic_files.as_checkpoint_error(f"rolling back to step {step}", checkpoints.folder):
         aside = tuple(_set_aside(entry.folder) for entry in newer)
         record = RollbackRecord(run, step, checkpoints.generation, aside, time.time())
         replace_file(checkpoints.folder / RECORD, msgspec.json.format(msgspec.json.encode(record)))
         atomic_files.sync_folder(checkpoints.folder)
     log.warning(
-        "going back to step %d: %s in %s set aside, as %s*",
+        "rolling back to step %d: set aside %s in %s, as %s*",
         step,
         counted(len(aside), "newer checkpoint"),
         checkpoints.folder,
@@ -118,7 +120,7 @@ def rollback(checkpoints: Checkpoints, step: int, run: str) -> RollbackRecord:
 
 
 def _check(checkpoints: Checkpoints, step: int) -> None:
-    """Return if a step has a whole checkpoint."""
+    """Raise RestoreUnrecoverable or CheckpointError unless the step has an intact checkpoint."""
     candidates = checkpoints.candidates()
     damaged = [DamagedCheckpoint(name, str(error)) for name, error in checkpoints.damaged.items()]
     transient = any(error.transient for error in checkpoints.damaged.values())
@@ -141,14 +143,14 @@ def _check(checkpoints: Checkpoints, step: int) -> None:
     )
     steps = sorted({candidate.step for candidate in candidates} - {step}, reverse=True)
     named = ", ".join(map(str, steps[:STEPS_NAMED_MAX])) + (" and older ones" if len(steps) > STEPS_NAMED_MAX else "")
-    there = f"there are steps {named}" if steps else "there is none"
+    available = f"has steps {named}" if steps else f"has no {'other ' if damage else ''}checkpoint"
     raise (CheckpointError if transient else RestoreUnrecoverable)(
-        f"--restore_step {step}: {damage or 'there is no such checkpoint; '}in {checkpoints.folder} {there}"
+        f"--restore-step {step}: {damage or 'there is no such checkpoint; '}{checkpoints.folder} {available}"
     )
 
 
 def _set_aside(folder: Path) -> str:
-    """Rename a checkpoint so that it does not count; its new name."""
+    """Rename a checkpoint so that it is not valid, and return its new name."""
     for count in itertools.count(1):
         target = folder.with_name(f"{ASIDE}{folder.name}" + (f".{count}" if count > 1 else ""))
         if atomic_files.publish(folder, target):

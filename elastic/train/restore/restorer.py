@@ -1,8 +1,8 @@
-"""All ranks go on from one checkpoint: from the nodes' memory, from disk, or from where another run ended.
+"""Restores all ranks from one checkpoint: from the memory of the nodes, from disk, or from another run.
 
-A collective in rounds. First every rank says what it can read and what it was told. Then the newest is tried, and who
-cannot read it receives it from who can. What the job has committed and nobody can read is an error
-(`elastic.train.restore.choose_checkpoint` has the rules).
+It is a collective in rounds. First every rank reports the checkpoints that it can read, and the one that the job has
+recorded. Then the ranks read the newest one, and a rank that cannot read it receives it from one that can. If the job
+has committed a step that no rank can read, that is an error (`elastic.train.restore.choose_checkpoint` has the rules).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from elastic.train.statedict.parts import ShardedModule, ShardedPart, StatePart
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """What this rank goes on from. `step` is -1 if there was nothing; `warm` says that it is of another run.
+    """The state to resume from. `step` is -1 if there is none; `warm`: it is from another run.
 
     `newest` is the step of the newest checkpoint on disk, -1 if there is none.
     """
@@ -64,9 +64,9 @@ class Restorer:
         *,
         others: Collection[str] = (),
     ) -> None:
-        """What the job knows of the folders `others` says nothing of this state."""
+        """`others` are directories of other states, whose recorded checkpoints are ignored."""
         self.shared = False
-        """Whether it is known that all ranks see one folder: each finds there what rank 0's node alone has written."""
+        """Whether all ranks are known to see one directory: each finds the claim that only the node of rank 0 wrote."""
         self._others = others
         self._here = place
         self._checkpoints = checkpoints
@@ -78,9 +78,9 @@ class Restorer:
     def run(
         self, *, step: int | None, resume_from: str | os.PathLike[str] | None, allow_rollback: bool | None
     ) -> RestoreResult:
-        """Bring every rank to the same step. Every rank calls it.
+        """Restore every rank to the same step; a collective.
 
-        Raises `CheckpointError` on all of them, `RestoreUnrecoverable` where another start would find the same.
+        Raises `CheckpointError` on all ranks, and its subclass `RestoreUnrecoverable` if a restart would not help.
         """
         start, candidates, reports, holdings = self._meet(
             read_options(os.environ, step, resume_from, allow_rollback=allow_rollback)
@@ -94,11 +94,11 @@ class Restorer:
             try:
                 return self._from_memory(agreed, holdings, lost, newest)
             except (CheckpointDamaged, TensorsDiffer, TensorsMissing) as error:  # The same on all ranks.
-                self._say(f"step {agreed.step} cannot be taken from memory: {error}; looking on disk", warn=True)
+                self._say(f"cannot restore step {agreed.step} from memory: {error}; trying the disk", warn=True)
         return self._from_disk(choices, candidates, reports, wishes)
 
     def ready(self) -> None:
-        """The last round: from now on a planned stop may be asked for with a word, and memory may be written again."""
+        """Run the last round: afterwards the agent may request a planned stop, and commits may write to memory."""
         if self._end is not None:
             self._end.send(AcceptsPlannedStop())
         byte_collectives.gather(b"", self._here.group)
@@ -108,11 +108,11 @@ class Restorer:
     def _meet(
         self, wishes: RestoreOptions
     ) -> tuple[RestoreStart, dict[str, CheckpointCandidate], list[RestoreReport], list[RankStates]]:
-        """What rank 0 says for all, and what every rank sees on disk and in memory, as every rank knows it.
+        """Return the decisions of rank 0, the checkpoints of this rank, and the reports of all ranks.
 
-        Mostly it is one round: everybody looks, and then says all. A look counts if it found the mark of this
-        generation, which is put up before rank 0 goes on, and rank 0 has set nothing aside. If some do not count,
-        everybody looks once more.
+        Usually it is one round: every rank scans its directory and memory, and then reports. The scan of a rank is
+        valid if it finds the claim of this generation, which exists before rank 0 continues, and if rank 0 sets nothing
+        aside. If a scan is not valid, all ranks scan again.
         """
         start = self._start(wishes) if self._here.rank == 0 else None
         candidates, report = self._look_early(wishes)
@@ -128,7 +128,7 @@ class Restorer:
         reports = [message.report for message in looks if message.report is not None]
         mark = self._checkpoints.mark
         self.shared = bool(mark) and all(report.token == mark for report in reports)
-        if wrong := choose_checkpoint.trouble(reports):
+        if wrong := choose_checkpoint.problem(reports):
             raise CheckpointError(wrong)
         return (
             start,
@@ -144,7 +144,7 @@ class Restorer:
         ]
 
     def _start(self, wishes: RestoreOptions) -> RestoreStart:
-        """On rank 0: wait until its folder carries this generation's mark, and set newer checkpoints aside if asked."""
+        """On rank 0: wait until this generation owns the directory, and set newer checkpoints aside if requested."""
         since, aside = 0, frozenset[str]()
         run = restore_step.run_mark()
         try:
@@ -153,14 +153,14 @@ class Restorer:
                 restore_step.rollback(self._checkpoints, wishes.step, run)
             record = restore_step.rolled_back(self._checkpoints.folder)
         except CheckpointError as error:
-            transient = not isinstance(error, RestoreUnrecoverable)  # The next start may find it fixed.
+            transient = not isinstance(error, RestoreUnrecoverable)  # It may be fixed before the next start.
             return RestoreStart(wishes, error=RankError(str(error), transient))
-        if record is not None:  # The generations of another run are counted anew.
+        if record is not None:  # Another run counts its generations from 1.
             since, aside = record.generation if record.run == run else 0, restore_step.names_aside(record)
         return RestoreStart(wishes, since, aside)
 
     def _look_early(self, wishes: RestoreOptions) -> tuple[dict[str, CheckpointCandidate], RestoreReport | None]:
-        """This rank's checkpoints, before rank 0 has said anything; None where they would not count."""
+        """Scan before the message of rank 0; None if that scan would not be valid."""
         if self._here.rank != 0 and wishes.step is not None:
             return {}, None
         if self._here.rank != 0 and self._checkpoints.mark:
@@ -173,9 +173,9 @@ class Restorer:
         return self._scan_checkpoints()
 
     def _scan_checkpoints(self) -> tuple[dict[str, CheckpointCandidate], RestoreReport]:
-        """This rank's checkpoints, and what it says of them."""
+        """Return the checkpoints of this rank, and its report about them."""
         error = ""
-        self._checkpoints.forget_damage()  # What was set aside does not matter any more.
+        self._checkpoints.forget_damage()  # Checkpoints that were set aside do not matter.
         candidates: dict[str, CheckpointCandidate] = {}
         try:
             candidates = {candidate.name: candidate for candidate in self._checkpoints.candidates()}
@@ -247,7 +247,7 @@ class Restorer:
         return self._initial_state(wishes.resume_from, lost)
 
     def _read(self, candidate: CheckpointCandidate | None) -> tuple[dict[str, Any] | None, ReadReply]:
-        """The whole parts of a checkpoint, None where it cannot be read; and what the others are to know."""
+        """Return the replicated components of a checkpoint, None if it cannot be read; and the reply for the others."""
         if candidate is None:
             return None, ReadReply(read=False)
         try:
@@ -258,12 +258,16 @@ class Restorer:
             return None, ReadReply(read=False, error=RankError.of(error))
 
     def _mismatch(self, candidate: CheckpointCandidate) -> str:
-        """Say which part was saved in another way than this script keeps it; "" if none was."""
+        """Name a component that is sharded in the checkpoint but not in this script, or the reverse; "" if none."""
         for name, part in self._parts.items():
             if part.sharded and name in candidate.meta.parts and not isinstance(part, ShardedModule):
-                return f"{name} was saved whole and is sharded now; start with --resume_from and a file of the model"
+                return (
+                    f"{name} was saved unsharded, but is sharded now; start with --resume-from and a file of the model"
+                )
             if not part.sharded and name in candidate.meta.sharded:
-                return f"{name} was saved in shards and is whole now; make a plain file of it with elastic.export"
+                return (
+                    f"{name} was saved sharded, but is not sharded now; export it to a plain file with elastic.export"
+                )
         return ""
 
     def _read_sharded(
@@ -276,8 +280,8 @@ class Restorer:
         if not all(holders):
             blind = ", ".join(sorted({reports[rank].host for rank, holds in enumerate(holders) if not holds}))
             raise CheckpointError(
-                f"{checkpoint} has sharded parts and cannot be read on {blind}; --checkpoint_dir must lie where "
-                "every node can read it"
+                f"{checkpoint} has sharded components, but cannot be read on {blind}; --checkpoint-dir must be "
+                "readable on every node"
             )
         assert candidate is not None
         parts = {
@@ -289,33 +293,33 @@ class Restorer:
         }
 
     def _own_random(self, random: Any) -> dict[str, Any] | None:
-        """This rank's random state, if the world is the one that saved it."""
+        """Return the RNG state of this rank, if the world size is the same as in the checkpoint."""
         if not isinstance(random, dict) or random.get("world") != self._here.world_size:
             return None
-        found = random["ranks"].get(str(self._here.rank))
-        return found if isinstance(found, dict) else None
+        own = random["ranks"].get(str(self._here.rank))
+        return own if isinstance(own, dict) else None
 
     def _initial_state(self, warm: str | None, lost: str) -> RestoreResult:
-        """Nothing was saved yet: from --resume_from, or from the start. Rank 0's parts count for all."""
+        """Start without a checkpoint: from --resume-from, or from the initial components of rank 0."""
         if warm is not None:
             given = initial_state.load_resume_source(self._here, self._checkpoints, self._parts, warm)
             if not given.keys() & self._parts.keys():
                 raise RestoreUnrecoverable(
-                    f"--resume_from {warm}: it has the parts {', '.join(given)}, and elastic.State has "
-                    f"{', '.join(self._parts)}: nothing to start from; name a part as it is there"
+                    f"--resume-from {warm}: it has the components {', '.join(given)}, but elastic.State has "
+                    f"{', '.join(self._parts)}; use the same name for a component"
                 )
-            self._say(f"starting from {warm} (--resume_from)")
-            values = _values(given, 0)  # Step and epoch of another run are not ours.
+            self._say(f"starting from {warm} (--resume-from)")
+            values = _values(given, 0)  # Step and epoch belong to the other run.
             return RestoreResult(0, self._completed(given), {"values": values.get("values", {})}, warm=True)
         if lost:
-            self._say(f"starting anew; {lost}")
+            self._say(f"starting from scratch; {lost}")
         elif os.environ.get("ELASTIC_GENERATION", "1") != "1":
             folder = self._checkpoints.folder.absolute()
-            self._say(f"no step is in memory and none in {folder}: training starts at step 0", warn=True)
+            self._say(f"no checkpoint in memory or in {folder}: training starts at step 0", warn=True)
         return RestoreResult(-1, self._completed({}))
 
     def _completed(self, given: dict[str, Any]) -> dict[str, Any]:
-        """What was restored; for replicated parts that are not in it, rank 0's on the other ranks."""
+        """Add the replicated components of rank 0 that the checkpoint lacks."""
         missing = {name: part for name, part in self._parts.items() if not part.sharded and name not in given}
         return (
             given
@@ -329,5 +333,5 @@ class Restorer:
 
 
 def _values(parts: dict[str, Any], step: int) -> dict[str, Any]:
-    """Take step, epoch and plain values out of what was restored; only the step where it has no such part."""
+    """Remove step, epoch and plain values from the restored components; only the step if there are none."""
     return parts.pop("values", None) or {"step": step}

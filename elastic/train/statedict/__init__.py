@@ -1,1 +1,1 @@
-"""State dicts: taken apart, copied to host memory, sharded, and put together again."""
+"""State dicts: splitting, copying to host memory, sharding, and merging."""

@@ -1,8 +1,8 @@
-"""Copies of trees of tensors in host memory that is used again and again.
+"""Copies trees of tensors to reusable host memory.
 
-Training waits for nothing of a save but this copy, so it allocates only at the first one. What shares memory in the
-tree is copied once and shares memory in the copy (tied weights stay tied). From a card the copies run side by side into
-pinned memory, and one synchronisation ends them all.
+Training waits only for this copy of a save, so the buffers are allocated once. Tensors that share memory are copied
+once and share memory in the copy (tied weights stay tied). Copies from a GPU run in parallel to pinned memory, with one
+synchronization at the end.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from elastic.train.statedict.sharded import is_dtensor, is_sharded
 from elastic.train.torch_internals import copy_all, dtensor_on_host
 
 _ALIGNED = 16
-"""Copied ranges start at a multiple of this, so that every tensor in one can be viewed in its own type."""
+"""Copied ranges start at a multiple of this, so that every tensor in one can be viewed with its dtype."""
 _UNCHANGING = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 @dataclass(slots=True)
 class _StorageRange:
-    """The bytes of one storage that the tree's tensors use, and those tensors by their `id`."""
+    """The bytes of one storage that tensors of the tree use, and those tensors by their `id`."""
 
     storage: torch.UntypedStorage
     first: int
@@ -36,11 +36,11 @@ class _StorageRange:
 
 @dataclass(slots=True)
 class _CopyPlan:
-    """Where the tensors of a tree go, good as long as each of them lies where it did.
+    """The plan of the copies, valid as long as the memory of every tensor stays the same.
 
-    `views` are the copies, in the order of the tensors. A tensor that fills its range is copied as it is (`whole`).
-    Where several share a range, or one leaves gaps in it, the bytes of the range are copied once (`shared`), from the
-    storage of one of its tensors.
+    `views` are the copies, in the order of the tensors. A tensor that fills its range is copied directly (`whole`). If
+    several tensors share a range, or one has gaps, the bytes of the range are copied once (`shared`), from the storage
+    of one of its tensors.
     """
 
     places: list[Any]
@@ -51,18 +51,17 @@ class _CopyPlan:
 
 
 class HostCopy:
-    """One set of host buffers. A copy is good until the next one is taken."""
+    """One set of host buffers. A copy is valid until the next one."""
 
     def __init__(self) -> None:
-        """Allocate nothing yet."""
         self._buffers: list[torch.Tensor] = []
         self._plan = _CopyPlan([], [], [], [], set())
 
     def take(self, tree: Any) -> Any:
-        """Copy a tree: its tensors into the buffers, everything else anew.
+        """Copy a tree: its tensors to the buffers, everything else as a deep copy.
 
-        Tensors come back plain and without gradient; a DTensor comes back as one whose local shard is on the host, in
-        the same mesh. Buffers are allocated where those of the last call do not fit.
+        The copies are plain tensors without gradients; the copy of a DTensor is a DTensor in the same mesh whose local
+        shard is on the host. New buffers are allocated if those of the last call do not fit.
         """
         tensors: dict[int, torch.Tensor] = {}
         _collect(tree, tensors)
@@ -113,7 +112,7 @@ class HostCopy:
         return plan
 
     def _buffer(self, index: int, size: int, *, pinned: bool) -> torch.Tensor:
-        """The buffer for one range: the one of the last time if it fits. It starts at the range's first byte."""
+        """Return the buffer for one range: that of the last copy if it fits."""
         if index == len(self._buffers):
             self._buffers.append(torch.empty(0, dtype=torch.uint8, device="cpu"))
         if self._buffers[index].numel() != size or self._buffers[index].is_pinned() != pinned:
@@ -122,7 +121,7 @@ class HostCopy:
 
 
 def _rebuilt(tree: Any, copied: Mapping[int, Any]) -> Any:
-    """A tree with the copies in place of its tensors, and nothing else of it shared."""
+    """Return a deep copy of the tree with the copied tensors."""
     kind = type(tree)
     if kind in _UNCHANGING:
         return tree
@@ -132,7 +131,7 @@ def _rebuilt(tree: Any, copied: Mapping[int, Any]) -> Any:
         return kind(_rebuilt(value, copied) for value in tree)
     if kind is OrderedDict:
         made = OrderedDict((key, _rebuilt(value, copied)) for key, value in tree.items())
-        made.__dict__.update(copy.deepcopy(tree.__dict__))  # The versions of a module's parts lie there.
+        made.__dict__.update(copy.deepcopy(tree.__dict__))  # A module stores the versions of its submodules there.
         return made
     if isinstance(tree, torch.Tensor):
         return copied[id(tree)]
@@ -158,7 +157,7 @@ def _local(tensor: Any) -> torch.Tensor:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is a view of a storage whose bytes can be copied as they are."""
+    """Return whether a tensor is a view of a storage whose bytes can be copied directly."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout == torch.strided
@@ -169,7 +168,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has each byte from its first to its last exactly once, in any order."""
+    """Return whether a tensor uses each byte from its first to its last exactly once, in any order."""
     expected = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if length > 1:
@@ -180,7 +179,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _ranges(tensors: dict[int, torch.Tensor]) -> list[_StorageRange]:
-    """Which bytes the tensors use, storage by storage, in the order of the tree."""
+    """Return the bytes that the tensors use, by storage, in the order of the tree."""
     ranges: dict[tuple[torch.device, int], _StorageRange] = {}
     for key, tensor in tensors.items():
         storage = tensor.untyped_storage()
@@ -196,8 +195,8 @@ def _ranges(tensors: dict[int, torch.Tensor]) -> list[_StorageRange]:
 
 
 def require_replicated(name: str, tree: Any) -> None:
-    """Raise CheckpointError if a part that is to be the same on all ranks holds a piece of a sharded tensor."""
+    """Raise CheckpointError if a replicated component contains a sharded tensor."""
     tensors: dict[int, torch.Tensor] = {}
     _collect(tree, tensors)
     if is_sharded(tensors.values()):
-        raise CheckpointError(f"part {name!r} holds sharded tensors (DTensor); save it as a sharded part")
+        raise CheckpointError(f"component {name!r} contains sharded tensors (DTensor); save it as a sharded component")

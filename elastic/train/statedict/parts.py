@@ -1,10 +1,10 @@
-"""What a `State` consists of, and how each kind of thing is taken out and put back.
+"""The components and plain values of a `State`: how each kind is saved and loaded.
 
-- A **module**, an **optimizer** and everything else with `state_dict` and `load_state_dict` is *replicated*: the same
-  on all ranks. DDP, DataParallel and torch.compile are looked through, so that a checkpoint fits the bare module.
+- A **module**, an **optimizer** and any other object with `state_dict` and `load_state_dict` is *replicated*: the same
+  on all ranks. DDP, DataParallel and torch.compile are unwrapped, so that a checkpoint fits the bare module.
 - A module whose parameters are DTensors (FSDP2, tensor parallelism) and its optimizer are *sharded*: each rank has a
-  part of each tensor, under the module's own names.
-- A **value** is a number, a text, None, a tensor, or a list or dict of them. It is replicated.
+  part of each tensor, under the names of the module.
+- A **plain value** is a number, a string, None, a tensor, or a list or dict of them. It is replicated.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from elastic.train.statedict.tree import without_numpy as without_numpy
 from elastic.train.torch_internals import uncompiled
 
 PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
-"""What is a value by itself, and may be a key of a dict. A subclass, as of an IntEnum, could not be loaded."""
+"""Types of single values and keys of dicts. A subclass, such as an IntEnum, could not be loaded."""
 
 _HINTS: Final = {
-    "on the meta device": "give it a device that has values",
-    "nested": "make it a list of tensors",
-    "sharded (DTensor)": "make it whole with .full_tensor()",
+    "on the meta device": "move it to a device with values",
+    "nested": "convert it to a list of tensors",
+    "sharded (DTensor)": "convert it with .full_tensor()",
 }
 
 DICTS: Final = frozenset({dict, OrderedDict, Counter})
-"""The dicts that `torch.load(weights_only=True)` takes; a module's `state_dict` is an OrderedDict."""
+"""The dicts that `torch.load(weights_only=True)` accepts; the `state_dict` of a module is an OrderedDict."""
 
 
 class StatePart(Protocol):
-    """One named thing of a state."""
+    """One component of a state."""
 
     sharded: bool
 
     def take(self) -> Any:
-        """Its state: a tree, or for a sharded part a flat dict. Tensors are the living ones, not copies."""
+        """Return its state: a tree, or a flat dict for a sharded component. Tensors are not copied."""
 
     def put(self, state: Any) -> None:
-        """Give it a state that `take` once returned, perhaps in another world."""
+        """Load a state that `take` returned, possibly at another world size."""
 
 
 class ReplicatedPart:
-    """A thing with `state_dict` and `load_state_dict` that is the same on all ranks."""
+    """An object with `state_dict` and `load_state_dict` that is the same on all ranks."""
 
     sharded = False
 
@@ -58,18 +58,18 @@ class ReplicatedPart:
         self.thing = bare(thing) if isinstance(thing, torch.nn.Module) else thing
 
     def take(self) -> Any:
-        """Its `state_dict`."""
+        """Return its `state_dict`."""
         return without_numpy(self.thing.state_dict())
 
     def put(self, state: Any) -> None:
-        """Its `load_state_dict`. What does not fit is torch's own error, which names the keys."""
+        """Call its `load_state_dict`, whose error names keys that do not fit."""
         self.thing.load_state_dict(state)
 
 
 def make(things: Mapping[str, Any]) -> dict[str, StatePart]:
-    """The parts among `things`, by name; what is not here is a plain value.
+    """Return the components among `things`, by name; the rest are plain values.
 
-    Raises `ConfigError` for a thing that could not be restored.
+    Raises `ConfigError` for a component that could not be restored.
     """
     modules = {name: bare(thing) for name, thing in things.items() if isinstance(thing, torch.nn.Module)}
     parts: dict[str, StatePart] = {}
@@ -85,7 +85,7 @@ def make(things: Mapping[str, Any]) -> dict[str, StatePart]:
 
 
 def bare(module: torch.nn.Module) -> torch.nn.Module:
-    """The module inside DDP, DataParallel and torch.compile."""
+    """Return the module inside DDP, DataParallel and torch.compile."""
     while True:
         wrapper = module
         if isinstance(module, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
@@ -103,7 +103,7 @@ def require_values(name: str, part: StatePart) -> None:
     for key, tensor in (*module.named_parameters(), *module.named_buffers()):
         if torch.nn.parameter.is_lazy(tensor):
             raise ConfigError(
-                f"elastic.State: {key} of {name} is lazy and has no shape yet; call {name} with a batch once before "
+                f"elastic.State: {key} of {name} is lazy and has no shape yet; call {name} with one batch before "
                 "state.restore()"
             )
         if tensor.is_meta:
@@ -114,11 +114,13 @@ def require_values(name: str, part: StatePart) -> None:
 
 
 def plain(name: str, value: Any) -> Any:
-    """A value as it is kept: numbers of numpy become Python's. `ConfigError` for what could not be loaded again."""
+    """Convert a plain value for saving: NumPy numbers become Python numbers. Raises `ConfigError` for other types."""
     if isinstance(value, torch.Tensor):
         if value.is_meta or value.is_nested or is_sharded([value]):
             kind = "on the meta device" if value.is_meta else "nested" if value.is_nested else "sharded (DTensor)"
-            raise ConfigError(f"elastic.State: {name} is a tensor that is {kind}, which is no value; {_HINTS[kind]}")
+            raise ConfigError(
+                f"elastic.State: the tensor {name} is {kind}, which a plain value cannot be; {_HINTS[kind]}"
+            )
         return value
     if type(value) in DICTS:
         return with_attributes(type(value)({_key(name, key): plain(name, item) for key, item in value.items()}), value)
@@ -129,27 +131,27 @@ def plain(name: str, value: Any) -> Any:
 
 def _key(name: str, key: Any) -> Any:
     if type(key) is tuple:
-        return tuple(_key(name, one) for one in key)
+        return tuple(_key(name, item) for item in key)
     return _single(name, key, "has a key that is")
 
 
 def _single(name: str, value: Any, verb: str) -> Any:
-    """A number, a text or None."""
+    """Check a number, a string or None."""
     single = value.item() if is_number_of_numpy(value) else value
     if type(single) in PLAIN:
         return single
     hint = (
-        "give it state_dict() and load_state_dict(), or make it a number, a text, a tensor, or a list or dict of them"
+        "add state_dict() and load_state_dict(), or convert it to a number, string, tensor, or a list or dict of them"
     )
     if hasattr(value, "state_dict"):
-        hint = f"such things are parts: give each a name of its own, elastic.State({name}=...)"
+        hint = f"pass each of them as a separate component: elastic.State({name}=...)"
     raise ConfigError(f"elastic.State: {name} {verb} of type {type(value).__name__}, which cannot be saved; {hint}")
 
 
 def on_its_device(restored: Any, living: Any) -> Any:
-    """A value that was restored, each tensor on the device of the one that stands at its place now.
+    """Move each tensor of a restored value to the device of the current tensor in the same position.
 
-    One that has no such counterpart stays where it is: on the CPU, as everything that was sent or read.
+    A tensor without such a counterpart stays on the CPU.
     """
     if isinstance(restored, torch.Tensor):
         return restored.to(living.device) if isinstance(living, torch.Tensor) else restored
@@ -165,7 +167,7 @@ def on_its_device(restored: Any, living: Any) -> Any:
 def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str, torch.nn.Module]) -> StatePart:
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
         raise ConfigError(
-            f"elastic.State: {name} is a ZeroRedundancyOptimizer, whose parts cannot be moved between worlds; "
+            f"elastic.State: {name} is a ZeroRedundancyOptimizer, whose shards cannot change with the world size; "
             "use torch.distributed.fsdp.fully_shard instead"
         )
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -177,5 +179,5 @@ def _optimizer(name: str, optimizer: torch.optim.Optimizer, modules: Mapping[str
             return ShardedOptimizer(module, optimizer)
     raise ConfigError(
         f"elastic.State: {name} is not the optimizer of one sharded module in this state; add the module, and "
-        "give each module an optimizer of its own"
+        "use a separate optimizer for each module"
     )

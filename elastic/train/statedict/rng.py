@@ -1,7 +1,7 @@
-"""The random state of a worker: captured, put back, or derived anew where the world is another one.
+"""The RNG state of a worker: captured, restored, or derived if the world size has changed.
 
-It is that of python's `random`, numpy's global generator, torch's on the CPU, and torch's on the current card. Numpy
-counts once something has imported it, a card once CUDA is in use. Generators that a script makes are its own to keep.
+It has the states of Python's `random`, of NumPy's global generator, and of torch on the CPU and the current GPU. NumPy
+is included once it is imported, the GPU once CUDA is initialized. A script saves the generators that it creates.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from elastic.errors import CheckpointDamaged
 
 LAYOUT: Final = 1
-"""Of what `capture` returns."""
+"""The layout of the result of `capture`."""
 
 
 def capture() -> dict[str, Any]:
-    """The random state as it is now: plain values and tensors, about 13 kB, in some 0.1 ms."""
+    """Return the current RNG state: plain values and tensors, about 13 kB, in about 0.1 ms."""
     version, words, gauss = random.getstate()
     captured: dict[str, Any] = {
         "layout": LAYOUT,
@@ -37,36 +37,36 @@ def capture() -> dict[str, Any]:
 
 
 def restore(captured: Any) -> None:
-    """Put back what `capture` returned, here or in another process. What is not in use here is left out.
+    """Restore the result of `capture`, of this or another process, for the generators in use.
 
-    Raises `CheckpointDamaged`, and changes nothing, if it is not what `capture` returns.
+    Raises `CheckpointDamaged`, and changes nothing, if it is not a valid result of `capture`.
     """
     if not isinstance(captured, Mapping) or captured.get("layout") != LAYOUT:
-        raise CheckpointDamaged(f"the random state is not one of layout {LAYOUT}, which this version reads")
+        raise CheckpointDamaged(f"the RNG state does not have layout {LAYOUT}, which this version reads")
     before = capture()
     try:
         _set(captured)
     except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         _set(before)
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointDamaged(f"the random state is damaged or of another version ({said})") from error
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointDamaged(f"the RNG state is damaged or of another version ({why})") from error
 
 
 def derive(seed: int, *, rank: int, step: int) -> None:
-    """Seed everything from these three: the same ones give the same numbers, others give others.
+    """Seed all generators from these three numbers: equal arguments give equal random numbers.
 
-    Each generator gets its part of BLAKE2b over the text "elastic-rng-1/<seed>/<rank>/<step>/<generator>", so the
-    numbers hold across machines and versions of python. Torch's seed serves the CPU and all cards.
+    The seed of a generator is BLAKE2b of the text "elastic-rng-1/<seed>/<rank>/<step>/<generator>", which is the same
+    on all machines and versions of Python. The seed of torch applies to the CPU and all GPUs.
     """
     random.seed(_hashed(seed, rank, step, "python"))
-    torch.manual_seed(_hashed(seed, rank, step, "torch") >> 192)  # It takes 64 bits.
+    torch.manual_seed(_hashed(seed, rank, step, "torch") >> 192)  # torch takes 64 bits.
     if "numpy" in sys.modules:
         words = _hashed(seed, rank, step, "numpy")
         sys.modules["numpy"].random.seed([words >> shift & 0xFFFFFFFF for shift in range(0, 256, 32)])
 
 
 def _hashed(seed: int, rank: int, step: int, generator: str) -> int:
-    """256 bits."""
+    """Return 256 bits."""
     text = f"elastic-rng-1/{seed}/{rank}/{step}/{generator}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=32).digest(), "big")
 
@@ -82,7 +82,7 @@ def _set(captured: Mapping[str, Any]) -> None:
 
 
 def _plain(state: Any) -> Any:
-    """Numpy's state without numpy: an array as the name of its type and its bytes."""
+    """Convert NumPy's state to plain values: an array becomes the name of its dtype and its bytes."""
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
     if hasattr(state, "tobytes") and hasattr(state, "shape") and state.shape:
@@ -92,7 +92,7 @@ def _plain(state: Any) -> Any:
 
 
 def _numpys(state: Any) -> Any:
-    """The opposite of `_plain`."""
+    """Invert `_plain`."""
     if not isinstance(state, dict):
         return state
     if state.keys() == {"array", "bytes"}:

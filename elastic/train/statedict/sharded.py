@@ -1,8 +1,8 @@
-"""Parts of a state of which each rank has a piece: modules with DTensors, and their optimizers.
+"""Sharded components of a state: modules with DTensors, and their optimizers.
 
-Both are flat dicts under the module's own names, so that they fit any world. What an optimizer keeps depends on what it
-did: nothing for a parameter that had no gradient yet. So what is loaded into is made after what was saved, not after
-what the optimizer of this world, which has done nothing, would keep.
+Both are saved as flat dicts under the names of the module, so that they fit any world size. The state of an optimizer
+depends on its steps: a parameter without a gradient so far has none. So the template for loading follows the saved
+keys, not the state of the new optimizer.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from elastic.train.statedict.tree import without_numpy
 
 STATE: Final = "state."
 SETTINGS: Final = "param_groups."
-"""How the keys of an optimizer begin; then the name of a parameter, a dot, and the name of what it is."""
+"""The prefixes of the keys of an optimizer; the name of a parameter, a dot and the name of the value follow."""
 
 _WRAPPERS: Final = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
-"""What torch.compile and activation checkpointing put into the names of parameters."""
+"""Names that torch.compile and activation checkpointing insert into the names of parameters."""
 
 
 class SavedTensor(NamedTuple):
-    """A tensor that was saved: the shape of the whole, and its type."""
+    """A saved tensor: its global shape and dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 Template = Callable[[Mapping[str, SavedTensor | None]], dict[str, Any]]
-"""What is loaded into, made from what was saved by its keys; None is a plain value."""
+"""Returns the dict to fill, given the saved tensors by key; None is a plain value."""
 
 
 class ShardedPart(Protocol):
-    """A part whose tensors are shards."""
+    """A component whose tensors are shards."""
 
     def template(self, saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
-        """A dict with tensors of this world to load into."""
+        """Return a dict with tensors to fill, sharded for this world size."""
 
 
 class ShardedModule:
-    """A module with DTensors for parameters."""
+    """A module whose parameters are DTensors."""
 
     sharded = True
 
     def __init__(self, module: torch.nn.Module) -> None:
-        """`module` as `fully_shard` left it."""
+        """`module` is the result of `fully_shard`."""
         self.module = module
 
     def take(self) -> dict[str, Any]:
-        """Parameters and buffers by name: this rank's shards as DTensors."""
+        """Return parameters and buffers by name, as DTensors with the shards of this rank."""
         from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
         return dict(get_model_state_dict(self.module))
 
     def template(self, saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
-        """The module's own tensors: whatever was saved, it has all of them."""
+        """Return the tensors of the module, whatever was saved."""
         return self.take()
 
     def put(self, state: dict[str, Any]) -> None:
-        """Load shards of this world, or whole tensors of a module that was not sharded when it was saved."""
+        """Load shards of this world size, or the full tensors of a module that was saved unsharded."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
         whole = is_sharded(self.module.parameters()) and not is_sharded(state.values())
@@ -70,7 +70,7 @@ class ShardedModule:
 
 
 class ShardedOptimizer:
-    """The optimizer of a sharded module: moments as DTensors, settings as values, by the names of the parameters."""
+    """The optimizer of a sharded module: moments as DTensors, settings as values, by parameter name."""
 
     sharded = True
 
@@ -80,20 +80,20 @@ class ShardedOptimizer:
         self.optimizer = optimizer
 
     def take(self) -> dict[str, Any]:
-        """What it keeps for each parameter, and the settings of the parameter's group."""
+        """Return the state of each parameter, and the settings of its group."""
         names = self._names()
         entries: dict[str, Any] = {}
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 name = names[id(parameter)]
                 entries |= {f"{SETTINGS}{name}.{key}": value for key, value in group.items() if key != "params"}
-                state = self.optimizer.state.get(parameter, {})  # Not by []: that would make an empty one.
+                state = self.optimizer.state.get(parameter, {})  # [] would create an empty entry.
                 entries |= {f"{STATE}{name}.{key}": value for key, value in state.items()}
         flat: dict[str, Any] = without_numpy(entries)
         return flat
 
     def template(self, saved: Mapping[str, SavedTensor | None]) -> dict[str, Any]:
-        """A tensor for each that was saved: sharded as its parameter if it has the shape of it, otherwise whole."""
+        """Return a tensor for each saved one: sharded like its parameter if the shapes match, otherwise unsharded."""
         parameters = self._parameters()
         made: dict[str, Any] = {}
         for key, stored in saved.items():
@@ -108,7 +108,7 @@ class ShardedOptimizer:
         return made
 
     def put(self, state: dict[str, Any]) -> None:
-        """Load what `template` gave, filled. Raises `ValueError` if it is of an optimizer of other parameters."""
+        """Load the filled template. Raises `ValueError` if it belongs to an optimizer of other parameters."""
         by_name: dict[str, dict[str, dict[str, Any]]] = {STATE: {}, SETTINGS: {}}
         for key, value in state.items():
             name, what = _parted(key)
@@ -126,38 +126,38 @@ class ShardedOptimizer:
             number += len(own_names)
         known, saved = self._parameters().keys(), by_name[SETTINGS].keys()
         wrong = [
-            f"{who} has not {', '.join(sorted(names))}"
-            for who, names in (("this optimizer", saved - known), ("it", known - saved))
+            f"{who} lacks {', '.join(sorted(names))}"
+            for who, names in (("this optimizer", saved - known), ("the checkpoint", known - saved))
             if names
         ]
         if wrong:
-            raise ValueError(f"what was saved is of an optimizer of other parameters: {', and '.join(wrong)}")
+            raise ValueError(f"the saved optimizer has other parameters: {', and '.join(wrong)}")
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
         names = self._names()
-        return {names[id(one)]: one for group in self.optimizer.param_groups for one in group["params"]}
+        return {names[id(item)]: item for group in self.optimizer.param_groups for item in group["params"]}
 
     def _names(self) -> dict[int, str]:
-        """The name of each parameter by its `id`, as the bare module has it."""
-        return {id(one): _WRAPPERS.sub("", name).lstrip(".") for name, one in self.module.named_parameters()}
+        """Return the name of each parameter in the bare module, by its `id`."""
+        return {id(item): _WRAPPERS.sub("", name).lstrip(".") for name, item in self.module.named_parameters()}
 
 
 def is_sharded(tensors: Iterable[torch.Tensor]) -> bool:
-    """Tell whether one of them is a DTensor."""
+    """Return whether any of them is a DTensor."""
     return any(map(is_dtensor, tensors))
 
 
 def is_dtensor(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is a DTensor, without loading their module."""
+    """Return whether a tensor is a DTensor, without importing the module of DTensor."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return False
     module = sys.modules.get("torch.distributed.tensor")
-    kind = getattr(module, "DTensor", None)  # Not loaded, or just being so by a save's thread: nobody has made one.
+    kind = getattr(module, "DTensor", None)  # Without the module, or while a thread imports it, there are no DTensors.
     return kind is not None and isinstance(tensor, kind)
 
 
 def _parted(key: str) -> tuple[str, str]:
-    """The name of the parameter and what it is of it."""
+    """Split a key into the name of the parameter and the name of the value."""
     name, _, what = key.removeprefix(STATE).removeprefix(SETTINGS).rpartition(".")
     return name, what

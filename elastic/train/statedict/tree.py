@@ -1,9 +1,9 @@
-"""A state dict taken apart into its tensors and the rest, and put together again.
+"""Splits a state dict into its tensors and the rest, and merges them again.
 
-The rest is packed as msgpack, with a mark in place of each tensor. Only what msgpack has no type for is written by
-`torch.save`, each thing for itself, and read by `torch.load(weights_only=True)`: nothing that is read can run code. All
-of it by `torch.save` would make a commit of a small model to memory take 1.7 times as long (measured). Tensors that
-share their memory (tied weights) are one.
+The rest is packed as msgpack, with a placeholder for each tensor. Each object without a msgpack type is written by
+`torch.save` and read by `torch.load(weights_only=True)`, so that reading never runs code. With `torch.save` for all of
+it, an in-memory commit of a small model would take 1.7 times as long (measured). Tensors that share their memory (tied
+weights) are stored once.
 """
 
 from __future__ import annotations
@@ -23,46 +23,43 @@ _TENSOR: Final = "\0tensor"
 _TUPLE: Final = "\0tuple"
 _COUNTER: Final = "\0counter"
 _ORDERED: Final = "\0ordered"
-"""Keys of a dict with one entry that stands for something else: the number of a tensor; a tuple, a Counter, an
-OrderedDict with its attributes (a module's `state_dict` has versions there)."""
+"""Keys of a dict with one entry that represents another object: the number of a tensor; a tuple, a Counter, an
+OrderedDict with its attributes (the `state_dict` of a module has versions there)."""
 
 _SAVED: Final = 1
-"""The msgpack extension for what `torch.save` wrote."""
+"""The msgpack extension for objects that `torch.save` wrote."""
 
 _KEYS: Final = frozenset({str, int})
 _PLAIN: Final = frozenset({bool, float, str, bytes, type(None)})
-"""Types that msgpack has; of an `int` it has 64 bits."""
+"""Types that msgpack has, in addition to an `int` of 64 bits."""
 
 LEAVES: Final = frozenset({bool, int, float, str, type(None), torch.Tensor, torch.nn.Parameter})
-"""What is most of a state dict, and no number of numpy's: it is not looked at any closer."""
+"""The types of most values of a state dict, none of which is a NumPy number: they need no conversion."""
 
 _OWN_MEMORY: Final = frozenset({torch.Tensor, torch.nn.Parameter})
-"""Types of tensors that are seen to share their memory. Others may be a shard, or have no memory at all."""
+"""Types of tensors that are compared by their memory. Others may be a shard, or have no memory."""
 
 
 def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """Write a tree without its tensors, and list these in the order of their marks.
-
-    No tensor is copied: they are those of the tree.
-    """
+    """Encode a tree without its tensors, and return the tensors in the order of their placeholders, not copied."""
     packing = _Packing()
     skeleton = packing.mark(tree)
     try:
         return msgspec.msgpack.encode(skeleton), packing.tensors
-    except (OverflowError, UnicodeEncodeError):  # A key of more than 64 bits, a text with half a surrogate pair.
+    except (OverflowError, UnicodeEncodeError):  # A key of more than 64 bits, or a lone surrogate.
         return msgspec.msgpack.encode(_saved(tree)), []
 
 
 def unpack(data: bytes) -> Any:
-    """Read what `pack` wrote: the tree with marks. Raises `pickle.UnpicklingError` for what is not loaded for safety.
+    """Decode the result of `pack`: the tree with placeholders.
 
-    Raises `msgspec.DecodeError` for anything that `pack` did not write.
+    Raises `pickle.UnpicklingError` for objects that are not safe to load, and `msgspec.DecodeError` for other data.
     """
     return _decoder.decode(data)
 
 
 def merge_tensors(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """The tree whose marks are in `skeleton`, or in a part of one."""
+    """Replace the placeholders in `skeleton`, or in a part of one, by the tensors."""
     kind = type(skeleton)
     if kind is list:
         return [merge_tensors(value, tensors) for value in skeleton]
@@ -85,7 +82,7 @@ def merge_tensors(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def unsafe(packed: bytes) -> list[str]:
-    """What `unpack` would refuse in that which `pack` wrote, by the names of the classes; [] if it takes it."""
+    """Return the names of the classes in a packed tree that `unpack` would reject; [] if it accepts the tree."""
     names: set[str] = set()
 
     def look(_: int, data: memoryview) -> None:
@@ -93,23 +90,23 @@ def unsafe(packed: bytes) -> list[str]:
             load(bytes(data))
         except pickle.UnpicklingError:
             classes: list[str] = []
-            with suppress(pickle.UnpicklingError):  # It does not read over such a number.
+            with suppress(pickle.UnpicklingError):  # It cannot skip a number of that size.
                 classes = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(data))
-            names.update(classes or ["a number of more than 2000 bits"])  # All else without a name is taken.
+            names.update(classes or ["a number of more than 2000 bits"])  # Everything else without a name is accepted.
 
     msgspec.msgpack.Decoder(ext_hook=look).decode(packed)
     return sorted(names)
 
 
 def save(item: Any) -> bytes:
-    """What `torch.save` makes of anything."""
+    """Return the bytes that `torch.save` writes for an object."""
     buffer = io.BytesIO()
     torch.save(item, buffer)
     return buffer.getvalue()
 
 
 def load(data: bytes) -> Any:
-    """Read what `save` wrote, onto the CPU. Raises `pickle.UnpicklingError` for what is not loaded for safety."""
+    """Load the result of `save` to the CPU. Raises `pickle.UnpicklingError` for objects that are not safe to load."""
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
@@ -117,9 +114,9 @@ _decoder = msgspec.msgpack.Decoder(ext_hook=lambda _, data: load(bytes(data)))
 
 
 def without_numpy(tree: Any) -> Any:
-    """A state dict with Python's numbers in place of numpy's, which `torch.load(weights_only=True)` refuses.
+    """Convert NumPy numbers in a state dict to Python numbers, because `torch.load(weights_only=True)` rejects them.
 
-    A learning rate that `numpy.cos` made is one. The dict itself comes back where it has none.
+    A learning rate from `numpy.cos` is such a number. A dict without any is returned unchanged.
     """
     if isinstance(tree, dict):
         changed = {
@@ -141,19 +138,19 @@ def without_numpy(tree: Any) -> Any:
 
 
 def is_number_of_numpy(value: Any) -> bool:
-    """Tell whether it is one, also as an array without dimensions."""
+    """Return whether a value is a NumPy number, or an array without dimensions."""
     return type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0
 
 
 class _Packing:
-    """One tree that is packed: its tensors, and which of them begin at the same byte."""
+    """The packing of one tree: its tensors, and those that start at the same address."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self._begins: dict[int, list[int]] = {}
 
     def mark(self, tree: Any) -> Any:
-        """The tree as msgpack takes it."""
+        """Convert the tree for msgpack."""
         kind = type(tree)
         if kind in _PLAIN or (kind is int and -(1 << 63) <= tree < 1 << 64):
             return tree
@@ -171,7 +168,7 @@ class _Packing:
         return _saved(tree)
 
     def _number(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor: that of an earlier one if they are one."""
+        """Return the number of a tensor, which is that of an equal earlier one."""
         if type(tensor) in _OWN_MEMORY and tensor.layout is torch.strided and (begin := tensor.data_ptr()):
             others = self._begins.setdefault(begin, [])
             if others:
@@ -189,12 +186,12 @@ def _saved(item: Any) -> msgspec.msgpack.Ext:
 
 
 def _identity(tensor: torch.Tensor) -> Any:
-    """What two tensors have in common if they are one. Called only for those that begin at the same byte."""
+    """Return a key that is equal for two tensors with the same memory and layout."""
     return (tensor.device, tensor.untyped_storage().data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def with_attributes(made: Any, like: Any) -> Any:
-    """A new OrderedDict with the attributes of the old one: a module's `state_dict` has versions there."""
+    """Copy the attributes of an OrderedDict to a new one: the `state_dict` of a module has versions there."""
     if isinstance(made, OrderedDict):
         made.__dict__.update(like.__dict__)
     return made

@@ -1,4 +1,4 @@
-"""Reports the progress of this node's workers to people, from their messages."""
+"""Logs the progress of this node's workers, from their messages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from launcher.workers.reports.states import TrackedProcess, WorkerStates
 
 TICK_S = 1.0
 PATIENCE_S = 50.0
-"""So long a line of progress waits for a moment in which no worker is in the middle of a line on the same terminal."""
+"""How long a progress line waits until no worker is in the middle of a line on the same terminal."""
 
 
 class ProgressReporter:
-    """One node's teller. It has a timer only while there may be something to say."""
+    """Logs the progress of one node. It has a timer only while there may be something to log."""
 
     def __init__(
         self, states: WorkerStates, agent_log: AgentLog, shared: tuple[Console, ...], *, shown_elsewhere: bool
     ) -> None:
         """`shared` are the consoles on which workers' output is shown; the log's is one of them.
 
-        `shown_elsewhere`: progress is shown live on the console, so that its lines need only be kept.
+        `shown_elsewhere`: the live status shows the progress on the console, so progress lines are only logged.
         """
         self._states = states
         self._agent_log = agent_log
@@ -35,7 +35,7 @@ class ProgressReporter:
         self._shown_elsewhere = shown_elsewhere
 
     def end(self) -> None:
-        """The workers are gone: the last step is said, and what is known of them does not count for the next ones."""
+        """Log the last step of workers that have exited, and forget their progress."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -43,7 +43,7 @@ class ProgressReporter:
         self._formatter = ProgressFormatter(self._terminal)
 
     def on_message(self, heard: TrackedProcess, message: WorkerMessage) -> None:
-        """Say what is to be said after a message of a worker, and come back for the rest."""
+        """Log what a message of a worker makes reportable, and schedule the rest."""
         tells = heard.rank == 0 if isinstance(message, Progress) else isinstance(message, JoiningGroup | Preparing)
         if tells and self._timer is None:
             self._tick()

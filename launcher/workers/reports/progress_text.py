@@ -1,4 +1,4 @@
-"""What people read of a node's workers while they run, from what they do (pure).
+"""The progress lines about a node's workers while they run (pure).
 
     step 1200 · 24.1 steps/s · world 3 · loss 0.1234       on the node with rank 0
     waiting 40 s for rank 2 (downloading)                  while workers of this node wait for others
@@ -16,7 +16,7 @@ from launcher.wire.inspect_messages import WorkerState
 from launcher.workers.reports.states import TrackedProcess, WorkerReport
 
 WAIT_EVERY_S = 10.0
-"""A wait is said after this time, and again each time it has passed."""
+"""A wait is logged after this time, and again each time it has passed."""
 PROGRESS_EVERY_TERMINAL_S = 10.0
 PROGRESS_EVERY_S = 60.0
 METRICS_SHOWN_MAX = 8
@@ -24,22 +24,22 @@ METRICS_SHOWN_MAX = 8
 
 @dataclass
 class ProgressFormatter:
-    """What is to be said of the workers of one generation on one node."""
+    """Formats the lines about the workers of one generation on one node."""
 
     terminal: bool
     _joining_said_at: float = float("-inf")
     _preparing_said: dict[tuple[int, float], int] = field(default_factory=dict)
-    """How often a preparation was said, by the rank and since when it lasts."""
+    """How often a preparation was logged, by the rank and the time of its start."""
     _said_step: int | None = None
     _said_at: float = float("-inf")
 
     def pending(self, workers: Collection[TrackedProcess]) -> bool:
-        """Tell whether there may be something to say later without another word from a worker."""
+        """Return whether something may become reportable without another message of a worker."""
         waiting = any(one.state in (WorkerState.JOINING, WorkerState.PREPARING) for one in workers)
         return waiting or any(one.rank == 0 and self._unsaid(one.report) for one in workers)
 
     def waits(self, workers: Collection[TrackedProcess], now: float) -> list[str]:
-        """The lines about waits that are due."""
+        """Return the lines about waits that are long enough to be logged now."""
         lines = []
         joining = [worker for worker in workers if worker.state is WorkerState.JOINING]
         first = min(joining, key=lambda worker: worker.since, default=None)
@@ -54,9 +54,9 @@ class ProgressFormatter:
         return lines
 
     def progress(self, report: WorkerReport, now: float, *, last: bool = False) -> str:
-        """The line of progress, "" if none is due. The first is due at once; `last`: whatever was not said yet is.
+        """Return the progress line, "" if it is too early for one. The first comes immediately.
 
-        `report` is that of rank 0.
+        `report` is that of rank 0. `last`: return the newest step that was not logged yet, however early it is.
         """
         if not self._unsaid(report) or (not last and self.overdue_s(now) < 0):
             return ""
@@ -66,7 +66,7 @@ class ProgressFormatter:
         return progress_line(steps.step, steps.rate, report.world, steps.metrics, steps.total)
 
     def overdue_s(self, now: float) -> float:
-        """How long the line of progress could have been said."""
+        """Return for how many seconds a progress line could have been logged."""
         return now - self._said_at - (PROGRESS_EVERY_TERMINAL_S if self.terminal else PROGRESS_EVERY_S)
 
     def _unsaid(self, report: WorkerReport) -> bool:
@@ -76,25 +76,25 @@ class ProgressFormatter:
 def progress_line(
     step: int, rate: float | None, world: int, metrics: Mapping[str, float | None], total: int = 0
 ) -> str:
-    """One line; the loss stands before the other metrics. `total` is how many steps there will be, 0: nobody said."""
+    """Return one line, with the loss before the other metrics. `total` is the total number of steps, 0 if unknown."""
     parts = [step_words(step, total), rate_words(rate), f"world {world}", *metric_words(metrics)]
     return " · ".join(filter(None, parts))
 
 
 def step_words(step: int, total: int) -> str:
-    """How far it is. A total that is already passed is none."""
+    """Return the step, and the total unless it has already been passed."""
     return f"step {step} of {total}" if total >= step and total else f"step {step}"
 
 
 def rate_words(rate: float | None) -> str:
-    """How fast it is, "" if nobody knows or nothing moves. A slow rate is told in seconds for a step."""
+    """Return the rate, "" if it is unknown or 0; a slow one as seconds per step."""
     if rate is None or rate <= 0:
         return ""
     return f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / rate:.1f} s/step"
 
 
 def metric_words(metrics: Mapping[str, float | None]) -> list[str]:
-    """The metrics to be shown; the loss stands before the others."""
+    """Return the metrics to show, with the loss before the others."""
     names = sorted(metrics, key=lambda name: name != "loss")[:METRICS_SHOWN_MAX]
     return [f"{name} {_number(metrics[name])}" for name in names]
 

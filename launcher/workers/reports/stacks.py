@@ -1,8 +1,8 @@
-"""The stacks of a process of this node, now, for an operator who asks.
+"""The current stack traces of a process of this node, for a user who asks for them.
 
-A process that uses our library, or that was started warm, writes them itself when it gets a signal: they go to its log,
-too. Any other python process can be looked at from outside by py-spy, if that is installed on the node and the kernel
-lets it.
+A process that uses the elastic library, or that was started with preloaded modules, writes them itself when it gets a
+signal: they also go to its log. Any other Python process can be inspected from outside by py-spy, if that is installed
+on the node and the kernel permits it.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from launcher.wire.inspect_messages import WORDS_MAX, InspectRefusal, StackText,
 from launcher.workers.reports.states import TrackedProcess
 
 LIMIT_S: Final = 2.0
-"""So long a process may take to write its stacks."""
+"""How long a process may take to write its stack traces."""
 QUIET_S: Final = 0.05
-"""Stacks that did not grow for so long are complete."""
+"""Stack traces that did not grow for this time are complete."""
 PY_SPY_LIMIT_S: Final = 10.0
 OUTPUT_BYTES_MAX: Final = 1 << 20
 OWN_SIGNAL: Final = signal.SIGRTMAX
-"""What a warm worker has a handler for (`launcher.nursery.run_script`)."""
+"""The signal for which a preloaded worker has a handler (`launcher.nursery.run_script`)."""
 
 
 async def stacks(process: TrackedProcess) -> StackText | InspectRefusal:
-    """The stacks of a process, or why there are none."""
+    """Return the stack traces of a process, or the reason why they are unavailable."""
     name = process_name(process.spec.role, process.spec.rank)
     if process.state is WorkerState.EXITED or not process.pid or process.output is None:
         how = f" ({process.detail})" if process.detail else ""
-        return InspectRefusal(f"{name} does not run now{how}: it has no stacks")
+        return InspectRefusal(f"{name} is not running now{how}: it has no stack traces")
     if is_frozen(process.pid):
         return InspectRefusal(
-            f"{name} (pid {process.pid}) stands still, by SIGSTOP or in a debugger: it cannot show its stacks"
+            f"{name} (pid {process.pid}) is suspended, by SIGSTOP or a debugger: it cannot write its stack traces"
         )
     log = process.output.log
     before = log.bytes_written
     if (process.connection is not None and process.connection.show_stacks()) or _ask_warm(process):
         if text := await _written(log, before):
-            return StackText(text, f"written by {name} itself (pid {process.pid}); its log has them, too")
+            return StackText(text, f"written by {name} itself (pid {process.pid}); also in its log")
         return InspectRefusal(
-            f"{name} (pid {process.pid}) was asked for its stacks and wrote none within {LIMIT_S:g} s"
+            f"{name} (pid {process.pid}) was asked for its stack traces and wrote none within {LIMIT_S:g} s"
         )
     return await _from_outside(name, process.pid)
 
 
 def _ask_warm(process: TrackedProcess) -> bool:
-    """Have a worker that was started warm write its stacks; False if it has no handler for that."""
+    """Have a worker that was started with preloaded modules write its stack traces; False if it has no handler."""
     with suppress(OSError), closing(os.pidfd_open(process.pid)) as pidfd:  # It may have just ended.
         if process.warm and _catches(process.pid, OWN_SIGNAL):
             signal.pidfd_send_signal(pidfd, OWN_SIGNAL)
@@ -70,7 +70,7 @@ def _ask_warm(process: TrackedProcess) -> bool:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Tell whether a process has a handler for a signal: else it would die of it."""
+    """Return whether a process has a handler for a signal: otherwise the signal would kill it."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")  # A name is cut after 15 bytes.
         for line in status.splitlines():
@@ -81,7 +81,7 @@ def _catches(pid: int, number: int) -> bool:
 
 
 async def _written(log: WorkerStartLog, before: int) -> str:
-    """The stacks that a process writes behind its first `before` bytes."""
+    """Return the stack traces that a process writes after its first `before` bytes."""
     size = before
     with suppress(TimeoutError):
         async with asyncio.timeout(LIMIT_S):
@@ -125,23 +125,23 @@ async def _from_outside(name: str, pid: int) -> StackText | InspectRefusal:
     )
     if program is None:
         return InspectRefusal(
-            f"{name} (pid {pid}) was started cold and reports nothing to the elastic library, so that it cannot be "
-            "asked; pip install py-spy on its node, and ask again"
+            f"{name} (pid {pid}) was started without preloading and does not use the elastic library, so it cannot "
+            "be asked; run pip install py-spy on its node, and try again"
         )
     try:
         code, out, err = await _run([program, "dump", "--nonblocking", "--pid", str(pid)], PY_SPY_LIMIT_S)
     except TimeoutError:
-        return InspectRefusal(f"{name} (pid {pid}) cannot be looked at: py-spy took longer than {PY_SPY_LIMIT_S:g} s")
+        return InspectRefusal(f"{name} (pid {pid}) cannot be inspected: py-spy took longer than {PY_SPY_LIMIT_S:g} s")
     except OSError as error:
-        return InspectRefusal(f"{name} (pid {pid}) cannot be looked at: py-spy does not start ({error.strerror})")
+        return InspectRefusal(f"{name} (pid {pid}) cannot be inspected: py-spy does not start ({error.strerror})")
     if code or not out:
         why = truncate_text(" ".join(err.split()), WORDS_MAX // 2)
-        return InspectRefusal(f"{name} (pid {pid}) cannot be looked at from outside; py-spy says: {why or 'nothing'}")
+        return InspectRefusal(f"{name} (pid {pid}) cannot be inspected from outside; py-spy: {why or 'no message'}")
     return StackText(out.strip("\n"), f"seen from outside by py-spy (pid {pid})")
 
 
 async def _run(argv: list[str], limit_s: float) -> tuple[int, str, str]:
-    """Run a program that reads nothing: its exit code, and what it wrote. Raises `OSError`, a `TimeoutError` too.
+    """Run a program without input; return its exit code, stdout and stderr. Raises `OSError`, including `TimeoutError`.
 
     asyncio would start a thread for it, and an agent has none.
     """
@@ -167,12 +167,12 @@ _FRAME = re.compile(r'^  (?:File ".*", line (?:\d+|\?\?\?) in .*|<[^>]+>|\.\.\.)
 
 
 def _shown(line: str) -> str:
-    """A line without signs that would steer a terminal: a thread and a function may have any name."""
+    """Return a line without control characters: a thread and a function may have any name."""
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in line)
 
 
 def stacks_in(said: bytes) -> str:
-    """The stacks in what a process wrote, "" if there are none. What other threads wrote in between is left out."""
+    """Return the stack traces in a process's output, "" if there are none, without what other threads wrote between."""
     stack_lines: list[str] = []
     inside = False
     for line in said.decode(errors="replace").split("\n"):

@@ -1,9 +1,9 @@
-"""What each process of a node does, and since when, from what happens to it and what it says (pure).
+"""The state of each process of a node, and since when, from its exits and its messages (pure).
 
     starting ─► running ─► preparing · joining ─► in group ─► restored ─► stepping ─► stopping ─► exited
 
-A script that does not use our library says nothing: it is running until it is stopped or ends. Seconds are those of the
-clock of the agent.
+A script that does not use the elastic library reports nothing: it is running until it is stopped or ends. Seconds are
+those of the agent's clock.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ RATE_WINDOW_S = 10.0
 class WorkerReport:
     """What the program of a worker has reported: its steps, and more.
 
-    `world` is the world size at the newest step. `started`: it has formed a process group, made a step, or called our
-    library. `saved` is the highest step that it saved, -1 if none. `left_at` is the step that it saved before it left,
-    when it was asked to. `unrecoverable` is its message that it ends, and would at each start.
+    `world` is the world size at the newest step. `started`: it has formed a process group, made a step, or called the
+    elastic library. `saved` is the highest step that it saved, -1 if none. `left_at` is the step that it saved before
+    it exited on request. `unrecoverable` is its message that it ends, and would at each start.
     """
 
     steps: StepRate = field(default_factory=lambda: StepRate(RATE_WINDOW_S))
@@ -61,7 +61,7 @@ class WorkerReport:
     unrecoverable: Unrecoverable | None = None
 
     def unrecoverable_with(self, code: int) -> str:
-        """Why it would end with `code` at each start, by its own word; "" if it did not say so."""
+        """Return its message that each start would end with `code`; "" if it sent none."""
         word = self.unrecoverable
         return word.text if word is not None and word.code == code else ""
 
@@ -70,9 +70,9 @@ class WorkerReport:
 class TrackedProcess:
     """One process of the newest start.
 
-    `rank` is the one that its messages carry. `warm`: it was forked by a nursery with python's modules loaded. `output`
-    is None if the nursery was lost before it was handed over, `connection` while the program has none. `secondary`: it
-    ended because it lost a peer. `given_up`: it was stopped because it could not continue.
+    `rank` is the one that its messages carry. `warm`: it was forked by a fork server with Python's modules loaded.
+    `output` is None if the fork server died before handing it over, `connection` while the program has none.
+    `secondary`: it ended because it lost a peer. `given_up`: it was stopped because it could not continue.
     """
 
     spec: WorkerSpec
@@ -92,7 +92,7 @@ class TrackedProcess:
 
     @property
     def local_rank(self) -> int:
-        """Its place among those of the node."""
+        """Its local rank, or its index among the tasks of the node."""
         return self.spec.local_rank
 
     def becomes(self, state: WorkerState, now: float, detail: str = "") -> None:
@@ -109,7 +109,7 @@ class TrackedProcess:
             return
         report = self.report
         match message:
-            case WorkerHello():  # Another program of a worker's shell script begins as one that has said nothing.
+            case WorkerHello():  # Another program of a worker's shell script starts without any reports.
                 self.report = WorkerReport()
                 self.becomes(WorkerState.RUNNING, now)
             case PreparationOver() if report.steps.step is not None:
@@ -145,18 +145,18 @@ class TrackedProcess:
                 report.unrecoverable = message
 
     def exited(self, code: int, words: str, now: float) -> None:
-        """It has ended."""
+        """Note that it has ended."""
         self.becomes(WorkerState.EXITED, now, words)
         self.code = code
 
     def hung_up(self, now: float) -> None:
-        """Its connection is closed, so whom it waits for, or what it prepares, is unknown from now on."""
+        """Note that its connection is closed, so what it waits for or prepares is unknown from now on."""
         self.connection = None
         if self.state in (WorkerState.PREPARING, WorkerState.JOINING):
             self.becomes(WorkerState.RUNNING, now)
 
     def at(self, now: float) -> WorkerSnapshot:
-        """As it is told."""
+        """Return its state at this time."""
         steps = self.report.steps
         return WorkerSnapshot(
             role=self.spec.role,
@@ -178,26 +178,26 @@ class TrackedProcess:
 
 
 class WorkerStates:
-    """The processes of one node and one generation. They are kept when they have ended, until others start."""
+    """The processes of one node and one generation. They are kept after their end, until others start."""
 
     def __init__(self) -> None:
-        """There were none yet."""
+        """Start without any process."""
         self.seen: dict[int, TrackedProcess] = {}
-        """By local rank."""
+        """The processes of the newest start, by local rank."""
         self.g = 0
         self.first = False
-        """Whether none of this run of the job had started before."""
+        """Whether this is the first start in this run of the job."""
         self.gone = True
-        """Whether nothing of them is left."""
+        """Whether all processes of the start have ended."""
         self.why_stopped = ""
 
     def begin(self, g: int, starting: Iterable[TrackedProcess], *, first: bool) -> None:
-        """Others start."""
+        """Replace the processes by those of a new start."""
         self.seen = {one.local_rank: one for one in starting}
         self.g, self.first, self.gone, self.why_stopped = g, first, False, ""
 
     def has(self, g: int) -> bool:
-        """Tell whether those of generation `g` are there."""
+        """Return whether processes of generation `g` are present."""
         return g == self.g and not self.gone
 
     @property
@@ -206,23 +206,23 @@ class WorkerStates:
         return [local for local, one in self.seen.items() if one.state is not WorkerState.EXITED]
 
     def stepped_at(self) -> float:
-        """When one of them reported its newest step; minus infinity if none has."""
+        """Return when one of them reported its newest step; minus infinity if none has."""
         made = (one.report.steps.made_at for one in self.seen.values())
         return max((at for at in made if at is not None), default=float("-inf"))
 
     def named(self, role: Role, index: int) -> TrackedProcess | None:
-        """The process with that rank, or in that seat; None if it is not here."""
+        """Return the process of a role with that rank or index; None if it is not on this node."""
         return next((one for one in self.seen.values() if (one.spec.role, one.spec.rank) == (role, index)), None)
 
     def spawned(self, g: int, pids: Iterable[int], cold: Iterable[str], now: float) -> None:
-        """They were forked, in the order of their local ranks as they were begun."""
+        """Note that they were forked, in the order of their local ranks."""
         for one, pid, why in zip(self.seen.values(), pids, cold, strict=False):
             if one.g == g and pid and one.state is WorkerState.STARTING:
                 one.pid, one.warm = pid, not why
                 one.becomes(WorkerState.RUNNING, now)
 
     def stopping(self, why: str, now: float) -> None:
-        """All that run are to end; `why` reads on after "stopped"."""
+        """Note that all running processes are being stopped; `why` completes "stopped …"."""
         self.why_stopped = self.why_stopped or why
         for one in self.seen.values():
             one.becomes(WorkerState.STOPPING, now, why)

@@ -1,4 +1,4 @@
-"""Steps and metrics of one process, as it reports them: how many there are in a second (pure)."""
+"""Steps and metrics of one process, as it reports them, and the rate of its steps (pure)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class StepRate:
     """What was reported since one start. Seconds are those of any monotonic clock."""
 
     def __init__(self, window_s: float) -> None:
-        """The rate is that of the last reports, not older than `window_s`, but of two at least."""
+        """The rate is that of the last reports, not older than `window_s`, but of at least two."""
         self.metrics: Mapping[str, float | None] = {}
-        """The newest of each. One that is not said again, like one of each epoch, stays as it was."""
+        """The newest value of each metric. One that is not reported again, like one per epoch, stays as it was."""
         self.total = 0
-        """How many steps there will be, 0: nobody said."""
+        """The total number of steps, 0 if no process reported it."""
         self._window_s = window_s
         self._points: deque[tuple[float, int]] = deque(maxlen=POINTS_MAX)
         self._first: tuple[float, int] | None = None
 
     def reported(self, step: int, metrics: Mapping[str, float | None], now: float, total: int = 0) -> None:
-        """A step was made."""
+        """Note a step."""
         if self._points and step < self._points[-1][1]:
-            self._points.clear()  # It went back to an older state: the steps between are no rate.
+            self._points.clear()  # It rolled back to an older state: the steps in between give no rate.
             self._first = None
-        if not self._points or step != self._points[-1][1]:  # Another word about the same step is no progress.
+        if not self._points or step != self._points[-1][1]:  # Another report of the same step is no progress.
             while len(self._points) > 1 and now - self._points[0][0] > self._window_s:
                 self._points.popleft()
             self._points.append((now, step))
@@ -44,21 +44,21 @@ class StepRate:
 
     @property
     def made_at(self) -> float | None:
-        """When it was made."""
+        """The time of that step."""
         return self._points[-1][0] if self._points else None
 
     @property
     def rate(self) -> float | None:
-        """Steps per second between the last reports; None before the second one."""
+        """Steps per second over the last reports; None before the second one."""
         return _between(self._points[0], self._points[-1]) if self._points else None
 
     @property
     def whole_rate(self) -> float | None:
-        """The same between the first report and the last."""
+        """Steps per second between the first report and the last."""
         return _between(self._first, self._points[-1]) if self._first is not None else None
 
     def rate_at(self, now: float) -> float | None:
-        """The rate as it is at this time: 0.0 when the next step is late by the window and by twice its usual time."""
+        """Return the rate at this time: 0.0 when the next step is late by the window and by twice its usual time."""
         rate = self.rate
         if rate is not None and now - self._points[-1][0] > max(self._window_s, 2 / rate):
             return 0.0

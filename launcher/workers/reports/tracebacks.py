@@ -1,7 +1,7 @@
-"""The uncaught exception in what a worker wrote, and the few lines of it that people need (pure).
+"""The uncaught exception in a worker's output, and the few lines of it that a user needs (pure).
 
-Python writes a traceback and then takes a while to end: other threads, libraries that shut down and the script's own
-last words may follow it, also in hundreds of lines. So the exception is looked for, and not only the end of the text.
+Python writes a traceback and then takes a while to exit: output of other threads, of libraries that shut down and of
+the script itself may follow it, even hundreds of lines. So the exception is searched for, not only the end of the text.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PART_MAX = 12
-"""So many lines of an exception are shown where the end of the log does not have it."""
+"""Lines of an exception that are shown where the end of the log does not have it."""
 MORE_MAX = 4
-"""So many further lines of its message, where they are indented."""
+"""Further lines of its message that are shown, if they are indented."""
 MIXED_MAX = 30
-"""So many lines further a usual name of an exception is believed rather than an unusual one."""
+"""For this many further lines a usual exception name is preferred to an unusual one."""
 LEFT_OUT = "[...]"
 
 _NOISE = re.compile(r"^(?:\[rank\d+\]:)?\s*(?:\[W\d|frame #\d|Exception raised from )")
-"""Warnings (a client that tries again and succeeds warns too) and the C++ frames after an error."""
+"""Warnings (a client that retries and succeeds warns too) and the C++ frames after an error."""
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _HEADER = re.compile(r"^(?P<group>\s*\+ Exception Group )?\s*(?:Original )?Traceback \(most recent call last\):$")
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::\s.*)?$")
 _USUAL = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Group", "Warning", "Missing", "Lost")
-"""How the names of exceptions end, nearly always."""
+"""The usual endings of the names of exceptions."""
 _OF_GROUP = re.compile(r"^\s*[|+]")
 _IN_GROUP = re.compile(r"^\s*(?:\|\s)*\| (?=\S)")
 """One space after the last bar: an exception, or the text above it; frames have more."""
@@ -32,7 +32,7 @@ _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
 _FILE = re.compile(r'^\s+File ".*", line \d+')
 _SYNTAX_LINES = 4
 _HARMLESS = re.compile(r"^(?:Exception ignored (?:in|on)|Exception in thread|Error in atexit|Process \S+:$)")
-"""What stands above the traceback of an exception that does not end the process."""
+"""The line above the traceback of an exception that does not end the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class TracebackSpan:
 
 
 def without_noise(lines: Sequence[str]) -> list[str]:
-    """Leave out warnings of torch's C++ parts, and C++ frames."""
+    """Return the lines without warnings of torch's C++ parts, and without C++ frames."""
     return [line for line in lines if not _NOISE.match(line)]
 
 
 def excerpt(lines: Sequence[str], room: int) -> tuple[str, ...]:
-    """The last `room` lines, without noise; the exception is among them wherever it stands in the text.
+    """Return the last `room` lines, without noise; they include the exception wherever it is in the text.
 
     `lines` has no empty ones.
     """
@@ -70,7 +70,7 @@ def excerpt(lines: Sequence[str], room: int) -> tuple[str, ...]:
 
 
 def uncaught(lines: Sequence[str]) -> TracebackSpan | None:
-    """The last traceback that may have ended the process; one of a thread, if there is no other."""
+    """Return the last traceback that may have ended the process; one of a thread, if there is no other."""
     plain = [_RANK_PREFIX.sub("", line) for line in lines]
     found = [one for at in range(len(plain)) if (one := _at(plain, at)) is not None]
     fatal = [one for one in found if one.fatal]
@@ -78,14 +78,14 @@ def uncaught(lines: Sequence[str]) -> TracebackSpan | None:
 
 
 def uncaught_lines(lines: Sequence[str]) -> list[str]:
-    """The line with the exception that ended the process and all after it; [] for none and for a group. No noise."""
+    """Return the line with the exception that ended the process and all after it; [] for none and for a group."""
     shown = [_RANK_PREFIX.sub("", line) for line in without_noise(lines)]
     exception = uncaught(shown)
     return shown[exception.line :] if exception is not None and exception.fatal and not exception.group else []
 
 
 def _at(lines: Sequence[str], at: int) -> TracebackSpan | None:
-    """The traceback that begins at a line, None if none does or its exception is not there."""
+    """Return the traceback that begins at a line, None if none does or its exception is missing."""
     header = _HEADER.match(lines[at])
     if header is None:
         return _syntax_error(lines, at)
@@ -97,7 +97,7 @@ def _at(lines: Sequence[str], at: int) -> TracebackSpan | None:
 
 
 def _exception(lines: Sequence[str], header: int) -> int | None:
-    """The line that names the exception. Other threads may have written between the frames and it."""
+    """Return the line that names the exception. Other threads may have written between the frames and it."""
     first: int | None = None
     for number in range(header + 1, len(lines)):
         line = lines[number]
@@ -121,7 +121,7 @@ def _group(lines: Sequence[str], at: int, fatal: bool) -> TracebackSpan | None:
 
 
 def _syntax_error(lines: Sequence[str], at: int) -> TracebackSpan | None:
-    """A script that python could not even read: there is no header."""
+    """Return the error of a script that Python could not parse: it has no header."""
     if not _SYNTAX.match(lines[at]):
         return None
     above = range(at - 1, max(at - 1 - _SYNTAX_LINES, -1), -1)
@@ -142,7 +142,7 @@ def _message_end(lines: Sequence[str], line: int) -> int:
 
 
 def _part(lines: Sequence[str], found: TracebackSpan) -> list[str]:
-    """The last lines of a traceback with its exception; of a group all its exceptions, as far as there is room."""
+    """Return the last lines of a traceback with its exception; of a group as many exceptions as there is room for."""
     if not found.group or found.last - found.first < PART_MAX:
         return list(lines[max(found.first, found.last - PART_MAX + 1) : found.last + 1])
     kept = [line for line in lines[found.line : found.last + 1] if _IN_GROUP.match(_RANK_PREFIX.sub("", line))]

@@ -1,7 +1,7 @@
-"""What the workers of this node say: the one place where it arrives.
+"""The messages of this node's workers, and the one place where they arrive.
 
-`elastic.channel.server` hears them, `WorkerChannel` brings the `TrackedProcess` of each worker of the generation that
-runs up to date, and passes each message on. What has ended or is of another generation is not listened to.
+`elastic.channel.server` receives them, `WorkerChannel` updates the `TrackedProcess` of each worker of the running
+generation, and passes each message on. Messages of processes that have ended, or of another generation, are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launcher.system.clock import boottime
 from launcher.workers.reports.states import TrackedProcess
 
 NOTES_MAX = 100
-"""Different lines that the workers of a node may have said in one generation."""
+"""Different notes that the workers of a node may log in one generation."""
 
 
 ReportListener = Callable[[TrackedProcess, WorkerMessage], None]
@@ -27,7 +27,7 @@ ReportListener = Callable[[TrackedProcess, WorkerMessage], None]
 
 
 class WorkerChannel:
-    """The node's side of the talk with its workers.
+    """The agent's side of the channel to its workers.
 
     `workers` are those of the running generation, by local rank.
     """
@@ -35,9 +35,9 @@ class WorkerChannel:
     def __init__(
         self, path: Path, agent_log: AgentLog, on_message: ReportListener, memory_limit_bytes: int | None = None
     ) -> None:
-        """Nothing is opened before `start`. `path` is in a folder that only this user can enter.
+        """Open nothing before `start`. `path` is in a directory that only this user can enter.
 
-        `on_message` is told of every message but `AgentLogLine`.
+        `on_message` receives every message except `AgentLogLine`.
         """
         self.workers: Mapping[int, TrackedProcess] = {}
         self._on_report = on_message
@@ -54,24 +54,26 @@ class WorkerChannel:
         return self._server.path if self._server is not None else ""
 
     def start(self) -> None:
-        """Listen. A channel that cannot be opened is said in one line; scripts run without it."""
+        """Listen. If the channel cannot be opened, one line is logged; scripts run without it."""
         try:
             self._server = ChannelServer(
                 self._path, self._on_message, segments=self.segments, detail=self._agent_log.debug, left=self._hung_up
             )
         except ConfigError as error:
-            self._agent_log.warning(f"planned stops, progress and the memory tier of our library are off: {error}")
+            self._agent_log.warning(
+                f"planned restarts, progress and in-memory checkpoints of the elastic library are off: {error}"
+            )
             return
         asyncio.get_running_loop().add_reader(self._server.fileno(), self._server.serve)
 
     def begin(self, g: int, workers: Mapping[int, TrackedProcess]) -> None:
-        """From now on listen to the workers of generation `g`, by local rank."""
+        """Listen to the workers of generation `g`, by local rank."""
         self.end()
         self.g = g
         self.workers = workers
 
     def end(self) -> None:
-        """The workers are gone: what they said counts no more."""
+        """Forget the messages of workers that have exited."""
         if self._server is not None:
             for connection in self._server.connections:
                 self._server.close_connection(connection)
@@ -79,23 +81,23 @@ class WorkerChannel:
         self._notes = set()
 
     def catch_up(self) -> None:
-        """Hear what workers said before they ended."""
+        """Read the messages that workers sent before they ended."""
         if self._server is not None:
             self._server.catch_up()
 
     def listening(self) -> bool:
-        """Tell whether any worker can be asked to leave."""
+        """Return whether any worker accepts a planned restart."""
         self.catch_up()
         return any(heard.report.listening and heard.connection is not None for heard in self.workers.values())
 
     def has_saved(self, local_rank: int) -> bool:
-        """Tell whether a worker has said that it saved and leaves; its last words are heard first."""
+        """Return whether a worker has reported that it saved and exits; its last messages are read first."""
         self.catch_up()
         heard = self.workers.get(local_rank)
         return heard is not None and heard.report.left_at is not None
 
     def ask_to_leave(self, reason: str, local_ranks: Collection[int]) -> list[TrackedProcess]:
-        """Give the word of a planned stop to those of `local_ranks` that listen; those that got it."""
+        """Send the request of a planned restart to those of `local_ranks` that accept it; returns those that got it."""
         self.catch_up()
         asked = []
         for local in sorted(local_ranks):
@@ -110,14 +112,14 @@ class WorkerChannel:
         return asked
 
     def close(self) -> None:
-        """Hang up, and let go of the memory. May be called again."""
+        """Close the connections, and release the memory. May be called again."""
         if self._server is not None:
             asyncio.get_running_loop().remove_reader(self._server.fileno())
             self._server.close()
             self._server = None
         self.segments.drop_all()
 
-    # --- what is heard --------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------------------------
 
     def _on_message(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         assert self._server is not None

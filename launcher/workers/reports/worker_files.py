@@ -3,7 +3,7 @@
     ELASTIC_PROGRESS_FILE      a script without our library writes its step there
     TORCHELASTIC_ERROR_FILE    torch's `@record` writes the exception there
 
-The files are the worker's: whatever stands there, and whatever kind of file it is, reading it costs a moment and never
+The files are the worker's: whatever their content, and whatever kind of file they are, reading them is quick and never
 fails.
 """
 
@@ -22,13 +22,13 @@ from launcher.text.sanitize import sanitize_line
 
 STEP_BYTES_MAX = 64
 STEP_MAX = 2**62
-"""As in the documents of the store; no training makes more."""
+"""The largest step, as in the documents in etcd; no training reaches it."""
 ERROR_BYTES_MAX = 1 << 20
 LINES_MAX = 2000
 
 
 def read_step(path: str | os.PathLike[str]) -> int:
-    """The step, -1 if there is none that could be one."""
+    """Return the step, -1 if the file has no valid one."""
     try:
         step = int(_beginning(path, STEP_BYTES_MAX))
     except ValueError:
@@ -37,13 +37,13 @@ def read_step(path: str | os.PathLike[str]) -> int:
 
 
 def traceback_lines(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The traceback, fit for any screen, its message at the end; () if there is none or it is not understood."""
+    """Return the lines of the traceback, safe for any terminal, the message last; () if it is missing or invalid."""
     data = _beginning(path, ERROR_BYTES_MAX + 1, os.O_NOFOLLOW)
     return parse_traceback_lines(data) if len(data) <= ERROR_BYTES_MAX else ()
 
 
 def parse_traceback_lines(data: bytes) -> tuple[str, ...]:
-    """The same of the file's content."""
+    """Return the same of the file's content."""
     try:
         document = msgspec.json.decode(data)
     except UNREADABLE:
@@ -69,7 +69,7 @@ def _of(document: Any, key: str) -> Any:
 
 
 def _beginning(path: str | os.PathLike[str], most: int, flags: int = 0) -> bytes:
-    """The first `most` bytes of a plain file, nothing of any other."""
+    """Return the first `most` bytes of a regular file, nothing of any other."""
     flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     with suppress(OSError, ValueError), descriptors.closing(os.open(path, flags)) as fd:
         return os.read(fd, most) if stat.S_ISREG(os.fstat(fd).st_mode) else b""

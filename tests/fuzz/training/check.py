@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elastic.testing import Failure, Planned
-from elastic.testing.schedule import lost, memberships
+from elastic.testing.schedule import failed_nodes, memberships
 from tests.fuzz.training.plan import Plan
 
 APART_MAX = 1e-9
@@ -158,7 +158,7 @@ class Judge:
                 self._beside = ranks[0].beside
                 if wish.memory_every is not None:
                     self._remember(ranks[0].last, members)
-        for place in lost(self.plan.worlds, index):
+        for place in failed_nodes(self.plan.worlds, index):
             self._memory.pop(members[place], None)
         if isinstance(until, Planned | Failure) and index + 1 < len(self.plan.worlds):
             after = memberships(self.plan.worlds)[index + 1]

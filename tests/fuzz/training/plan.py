@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from elastic.testing import End, Failure, Loss, Planned, World
+from elastic.testing import End, Failure, NodeFailure, Planned, World
 from elastic.testing.schedule import Until
 
 Mode = Literal["ddp", "manual", "fsdp", "solo", "none"]
@@ -216,13 +216,13 @@ class _Worlds:
             case "planned":
                 until = Planned(at, leave=gone if dice.random() < 0.4 else ())
             case "loss":
-                until = Loss(at, nodes=gone)
+                until = NodeFailure(at, nodes=gone)
             case "failure":
                 until = Failure(at, rank=dice.randrange(nodes * self.slots), by=dice.choice(("raise", "kill")))
             case "dies":
                 until, strikes = Failure(), self._strikes(nodes, at, KINDS)
             case "lost":
-                until = Loss(nodes=gone)
+                until = NodeFailure(nodes=gone)
                 strikes = self._strikes(nodes, at, KINDS, gone)
             case _:
                 until = Planned(at, leave=gone if dice.random() < 0.5 else (), may_fail=True)

@@ -25,10 +25,11 @@ from tests.fuzz.training.plan import Plan, Training, plan
 TIMEOUT_S = 90.0
 MARK = "ELASTIC_FUZZ_MARK"
 RAN_OUT = re.compile(
-    r"returned before the world was to end|returned, though it was asked to stop|returned, though the schedule let it"
+    r"returned before the scheduled end of the world|returned, instead of exiting with code 143|"
+    r"returned, although the schedule made it fail"
 )
 """The training was over before the fault came: the seed says nothing."""
-REFUSED = re.compile(r"^elastic: error: step \d+ was committed on .* and nothing can be read ", re.MULTILINE)
+REFUSED = re.compile(r"^elastic: error: step \d+ was committed on .* but no checkpoint can be read ", re.MULTILINE)
 """What a restore says that would have to go back."""
 
 

@@ -174,7 +174,7 @@ def test_who_does_not_read_is_hung_up_on_and_nobody_waits(heard: Heard, stranger
     (connection,) = heard.server.connections
     while heard.server.send(connection, PlannedStopRequest("x" * 4000)):
         continue
-    assert "does not read what it is told" in heard.lines[0]
+    assert "does not read its messages" in heard.lines[0]
     assert heard.server.connections == ()
 
 
@@ -216,7 +216,7 @@ def test_memory_travels_as_a_descriptor_and_a_refusal_as_words(heard: Heard, str
     assert os.fstat(fds[0]).st_size == 4096
     os.close(fds[0])
     refused = told.decode(stranger.recv(PACKET_MAX))
-    assert "the memory tier needs 1.1 GB on this node" in str(refused)
+    assert "in-memory checkpoints need 1.1 GB on this node" in str(refused)
     assert heard.said == [(0, hello())], "nobody else is bothered with it"
 
 
@@ -228,7 +228,7 @@ def test_a_worker_gets_its_memory_from_a_server_that_is_served_elsewhere(tmp_pat
         assert server.stdout is not None
         assert server.stdout.readline() == b"listens\n"
         worker = ChannelClient(str(path), hello())
-        assert worker.segment("a", 0) == "it is not there"
+        assert worker.segment("a", 0) == "it does not exist"
         found = worker.segment("a", 4096)
         assert isinstance(found, tuple)
         os.pwrite(found[0], b"step 7", 0)

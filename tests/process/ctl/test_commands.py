@@ -11,7 +11,6 @@ import shlex
 import subprocess
 import sys
 import threading
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from elastic.core.view import Document, encode
 from elastic.errors import ConfigError
 from elastic.store.embedded import find_etcd
 from elastic.store.etcd import EtcdStore
+from launcher import __version__
 from launcher.ctl import cli
 from launcher.history.events import EventKind, HistoryEvent, remember
 from launcher.job import named_job
@@ -134,15 +134,15 @@ def complaint(code: int, *argv: str, **environ: str) -> str:
 @pytest.mark.parametrize(
     ("command", "lines"),
     [
-        (("events", "--job_id", "j1", "--follow"), 1),
-        (("status", "--job_id", "j10", "--watch", "1000"), 1),
-        (("logs", "0", "--job_id", "j10", "--follow"), 0),
+        (("events", "--job-id", "j1", "--follow"), 1),
+        (("status", "--job-id", "j10", "--watch", "1000"), 1),
+        (("logs", "0", "--job-id", "j10", "--follow"), 0),
     ],
 )
 def test_who_follows_ends_with_whoever_read_it_though_nothing_new_comes(
     server: str, command: tuple[str, ...], lines: int
 ) -> None:
-    argv = [sys.executable, "-m", "launcher.ctl", *command, "--elastic_server", server]
+    argv = [sys.executable, "-m", "launcher.ctl", *command, "--elastic-server", server]
     with subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as follower:
@@ -179,9 +179,9 @@ def test_a_follower_of_a_log_outlives_a_recovery_in_which_its_node_is_gone_and_t
             "logs",
             "0",
             "--follow",
-            "--elastic_server",
+            "--elastic-server",
             server,
-            "--job_id",
+            "--job-id",
             "k2",
         ],
         stdin=subprocess.DEVNULL,
@@ -202,32 +202,32 @@ def test_a_follower_of_a_log_outlives_a_recovery_in_which_its_node_is_gone_and_t
 
 
 def test_a_job_is_a_line_what_is_waited_for_and_a_plain_table(server: str) -> None:
-    ran = asked("status", "--elastic_server", server, "--job_id", "j1")
+    ran = asked("status", "--elastic-server", server, "--job-id", "j1")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [
-        "Job j1: generation 1 (first: 2 of 2 nodes are here), run 1, np 2, world size 2, 0 of 3 restarts charged",
-        "Leader 10.0.0.1-aaaa: about to make the next generation: 10.0.0.2-bbbb was lost (its lease ended)",
+        "Job j1: generation 1 (first: 2 of 2 nodes are here), run 1, np 2, world size 2, 0 of 3 restarts used",
+        "Leader 10.0.0.1-aaaa: about to form the next generation: 10.0.0.2-bbbb was lost (its lease ended)",
         "M_id  node           host      ranks  state    since  step  rate  note",
         "0     10.0.0.1-aaaa  10.0.0.1  0      running  -      -     -",
         "1     10.0.0.2-bbbb  10.0.0.2  1      lost     -      -     -     no longer registered",
         "Missing: 1 node: 10.0.0.2-bbbb is no longer registered",
-        "Not known here: node 10.0.0.1-aaaa cannot be asked: the job has no secret in the store yet",
+        "No details: cannot query node 10.0.0.1-aaaa: the job has no secret in etcd yet",
     ]
 
 
 def test_the_environment_and_dashes_serve_as_for_elastic_launch(server: str) -> None:
-    ran = asked("status", "--key-prefix=/team/x", ELASTIC_SERVER=server, PADDLE_ELASTIC_JOB_ID="j1", ELASTIC_NP="no")
+    ran = asked("status", "--key-prefix=/team/x", ELASTIC_ETCD=server, PADDLE_ELASTIC_JOB_ID="j1", ELASTIC_NP="no")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("Job j1: generation 1")
 
 
 def test_inside_a_worker_the_job_is_the_workers(server: str) -> None:
-    ran = asked("status", "--elastic_server", server, ELASTIC_JOB_ID="j10", ELASTIC_FENCE="i/1")
+    ran = asked("status", "--elastic-server", server, ELASTIC_JOB_ID="j10", ELASTIC_FENCE="i/1")
     assert ran.stdout.startswith("Job j10: no generation yet")
 
 
 def test_a_script_gets_one_json_object(server: str) -> None:
-    ran = asked("status", "--elastic_server", server, "--job_id", "j1", "--json")
+    ran = asked("status", "--elastic-server", server, "--job-id", "j1", "--json")
     told = json.loads(ran.stdout)
     assert ran.stdout.count("\n") == 1
     assert (told["job_id"], told["generation"], told["world_size"], told["verdict"]) == ("j1", 1, 2, None)
@@ -238,21 +238,21 @@ def test_a_script_gets_one_json_object(server: str) -> None:
 
 
 def test_events_are_lines_oldest_first_or_json_for_a_script(server: str) -> None:
-    ran = asked("events", "--elastic_server", server, "--job_id", "j1")
+    ran = asked("events", "--elastic-server", server, "--job-id", "j1")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [
         "2026-11-20T10:00:00.000Z  10.0.0.1-aaaa  generation 1 generation: 2 of 2 nodes are here",
         "2026-11-20T10:01:00.500Z  10.0.0.1-aaaa  generation 2 recovery: b was lost: back in 0.30 s: notice 4 ms",
     ]
-    ran = asked("events", "--elastic_server", server, "--job_id", "j1", "--json")
+    ran = asked("events", "--elastic-server", server, "--job-id", "j1", "--json")
     first, second = map(json.loads, ran.stdout.splitlines())
     assert (first["what"], first["g"], second["phases"]) == ("generation", 1, {"detect": 0.004})
-    assert asked("events", "--elastic_server", server, "--job_id", "j10").stdout == ""
-    assert "there is no job j2" in complaint(1, "events", "--elastic_server", server, "--job_id", "j2")
+    assert asked("events", "--elastic-server", server, "--job-id", "j10").stdout == ""
+    assert "no job j2" in complaint(1, "events", "--elastic-server", server, "--job-id", "j2")
 
 
 def test_on_a_terminal_the_table_has_colours_unless_they_are_not_wanted(server: str) -> None:
-    argv = (sys.executable, "-m", "launcher.ctl", "status", "--elastic_server", server, "--job_id", "j1")
+    argv = (sys.executable, "-m", "launcher.ctl", "status", "--elastic-server", server, "--job-id", "j1")
     plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     coloured = on_a_terminal(argv, {**plain, "TERM": "xterm-256color"})
     assert "\x1b[" in coloured
@@ -280,7 +280,7 @@ def test_a_reader_that_goes_away_is_no_stack_trace(server: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     ran = subprocess.run(
-        [sys.executable, "-m", "launcher.ctl", "status", "--elastic_server", server, "--job_id", "j1"],
+        [sys.executable, "-m", "launcher.ctl", "status", "--elastic-server", server, "--job-id", "j1"],
         stdout=writer,
         stderr=subprocess.PIPE,
         timeout=LIMIT_S,
@@ -292,7 +292,7 @@ def test_a_reader_that_goes_away_is_no_stack_trace(server: str) -> None:
 
 @pytest.mark.parametrize("words", ["--help", "status --help", "--version", "status", "events --json", "doctor"])
 def test_an_answer_that_a_full_disk_does_not_take_is_one_line_and_exit_2(server: str, words: str) -> None:
-    job = () if words.startswith("-") or "--help" in words else ("--elastic_server", server, "--job_id", "j1")
+    job = () if words.startswith("-") or "--help" in words else ("--elastic-server", server, "--job-id", "j1")
     with open("/dev/full", "w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "launcher.ctl", *words.split(), *job],
@@ -302,15 +302,15 @@ def test_an_answer_that_a_full_disk_does_not_take_is_one_line_and_exit_2(server:
             text=True,
             check=False,
         )
-    said = "elastic-ctl: error: the answer cannot be written (No space left on device); see where stdout goes\n"
+    said = "elastic-ctl: error: cannot write to stdout (No space left on device); check where it is redirected\n"
     assert (ran.returncode, ran.stderr) == (2, said)
 
 
 def test_a_real_job_is_shown_while_it_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
-    argv = [sys.executable, "-P", "-m", "launcher", "--local_nodes", "2", "--nproc_per_node", "1"]
-    argv += ["--console", "all", "--grace", "0.1", "train.py"]
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path), "ELASTIC_NO_WARM": "1"}
+    argv = [sys.executable, "-P", "-m", "launcher", "--local-nodes", "2", "--nproc-per-node", "1"]
+    argv += ["--console", "all", "--stop-timeout", "0.1", "train.py"]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(tmp_path), "ELASTIC_NO_PRELOAD": "1"}
     with subprocess.Popen(
         argv, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -343,8 +343,8 @@ def test_the_doctor_needs_no_job_and_checks_this_machine(tmp_path: Path) -> None
     ran = doctor(tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     names = [line.split(":")[0].split(maxsplit=1) for line in ran.stdout.splitlines() if line[0] != " "]
-    assert [name for _, name in names if name not in ("torch's cards", "variables")] == [
-        *("python", "cards", "torch", "backends", "address", "container", "proxies", "ports"),
+    assert [name for _, name in names if name not in ("torch's GPUs", "variables")] == [
+        *("python", "packages", "GPUs", "torch", "backends", "address", "container", "proxies", "ports"),
         *("log folder", "checkpoint folder", "imports", "shared memory", "priority"),
     ]
     assert {level for level, _ in names} <= {"ok", "warn"}
@@ -357,16 +357,16 @@ def test_a_failed_check_of_the_doctor_is_exit_1_and_dead_variables_are_named(tmp
     path = stub_torch.path(tmp_path)
     ran = doctor(tmp_path, "--log-dir", "file/log", "--nic", "nope0", PYTHONPATH=path, **dead)
     assert (ran.returncode, ran.stderr) == (1, "")
-    assert re.search(r"^fail  log folder: .*/file is a file; name another one with --log_dir", ran.stdout, re.MULTILINE)
-    assert re.search(r"^fail  address: --nic nope0: there is no such interface here", ran.stdout, re.MULTILINE)
+    assert re.search(r"^fail  log folder: .*/file is a file; use another one with --log-dir", ran.stdout, re.MULTILINE)
+    assert re.search(r"^fail  address: --nic nope0: no such interface on this host", ran.stdout, re.MULTILINE)
     assert "warn  variables: FLAGS_sync_nccl_allreduce is set and has no effect; " in ran.stdout
-    assert "fail  variables: NCCL_SOCKET_IFNAME is nope1, and no interface here fits" in ran.stdout
+    assert "fail  variables: NCCL_SOCKET_IFNAME is nope1, which matches no interface of this host" in ran.stdout
 
 
 def test_a_torch_that_cannot_be_imported_fails_with_the_linkers_error_and_the_mend(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import ctypes\nctypes.CDLL('libssl.so.99')\n")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    ran = doctor(tmp_path, "--log_dir", str(tmp_path), PYTHONPATH=path)
+    ran = doctor(tmp_path, "--log-dir", str(tmp_path), PYTHONPATH=path)
     assert ran.returncode == 1
     assert re.search(r"^fail  torch: import torch fails: OSError: libssl.so.99: cannot open.*libssl3", ran.stdout, re.M)
 
@@ -374,25 +374,25 @@ def test_a_torch_that_cannot_be_imported_fails_with_the_linkers_error_and_the_me
 def test_the_doctor_says_that_a_server_does_not_answer_and_asks_no_further(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     path = stub_torch.path(tmp_path)
-    ran = doctor(tmp_path, "--elastic_server", f"127.0.0.1:{port}", "--job_id", "j1", PYTHONPATH=path)
+    ran = doctor(tmp_path, "--elastic-server", f"127.0.0.1:{port}", "--job-id", "j1", PYTHONPATH=path)
     assert (ran.returncode, ran.stderr) == (1, "")
     assert re.search(rf"^fail  etcd: 127.0.0.1:{port} does not answer", ran.stdout.splitlines()[-1])
 
 
 def test_the_doctor_of_a_job_compares_its_members_and_says_who_did_not_answer(server: str, tmp_path: Path) -> None:
     path = stub_torch.path(tmp_path)
-    ran = doctor(tmp_path, "--elastic_server", server, "--job_id", "j1", PYTHONPATH=path)
+    ran = doctor(tmp_path, "--elastic-server", server, "--job-id", "j1", PYTHONPATH=path)
     assert ran.returncode == 0
     assert (
-        "ok    job: j1: 1 node is registered; about to make the next generation: 10.0.0.2-bbbb was lost" in ran.stdout
+        "ok    job: j1: 1 node is registered; about to form the next generation: 10.0.0.2-bbbb was lost" in ran.stdout
     )
-    assert "warn  reachability: 0 of 1 members answered within 5 s" in ran.stdout
-    assert "        10.0.0.1-aaaa did not answer" in ran.stdout
+    assert "warn  reachability: 0 of 1 nodes answered within 5 s" in ran.stdout
+    assert "        no reply from 10.0.0.1-aaaa" in ran.stdout
 
 
 def doctor(folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """`elastic-ctl doctor` in a folder, without variables of the machine that runs the test."""
-    plain = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ELASTIC_SERVER"), "")
+    plain = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ELASTIC_ETCD"), "")
     return subprocess.run(
         [sys.executable, "-m", "launcher.ctl", "doctor", *argv],
         cwd=folder,
@@ -409,15 +409,15 @@ def doctor(folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProc
 
 
 def test_a_job_that_is_not_there_is_one_line_and_exit_1(server: str) -> None:
-    assert "no job j2 at" in complaint(1, "status", "--elastic_server", server, "--job_id", "j2")
+    assert "no job j2 at" in complaint(1, "status", "--elastic-server", server, "--job-id", "j2")
     assert "/team/x/j10/" in complaint(
-        1, "status", "--elastic_server", server, "--job_id", "j10", "--key_prefix", "/team/x"
+        1, "status", "--elastic-server", server, "--job-id", "j10", "--key-prefix", "/team/x"
     )
 
 
 def test_a_server_that_is_not_there_is_one_line_and_exit_4() -> None:
     (port,) = free_ports(1)
-    said = complaint(4, "status", "--elastic_server", f"127.0.0.1:{port}", "--job_id", "j1")
+    said = complaint(4, "status", "--elastic-server", f"127.0.0.1:{port}", "--job-id", "j1")
     assert f"127.0.0.1:{port} does not answer" in said
 
 
@@ -426,16 +426,16 @@ def test_a_server_that_is_not_there_is_one_line_and_exit_4() -> None:
     [
         ((), "COMMAND"),
         (("state",), "status"),
-        (("status", "--elastic_server", "h:2379"), "--job_id"),
-        (("status", "--job_id", "j"), "--elastic_server"),
-        (("status", "--elastic_server", "h", "--job_id", "j"), "h:2379"),
-        (("status", "--elastic_server", "h:2379", "--job_id", "a/b"), "--job_id"),
-        (("status", "--elastic_server", "h:2379", "--job_id", "j", "--key_prefix", "x"), "--key_prefix"),
-        (("status", "--elastic_serv", "h:2379", "--job_id", "j"), "--elastic_serv"),
-        (("status", "--elastic_server", "h:2379", "--job_id", "j", "more"), "more"),
-        (("status", "--elastic_server"), "--elastic_server"),
-        (("doctor", "--port_range", "9"), "--port_range"),
-        (("doctor", "--elastic_server", "h"), "h:2379"),
+        (("status", "--elastic-server", "h:2379"), "--job-id"),
+        (("status", "--job-id", "j"), "--elastic-server"),
+        (("status", "--elastic-server", "h", "--job-id", "j"), "h:2379"),
+        (("status", "--elastic-server", "h:2379", "--job-id", "a/b"), "--job-id"),
+        (("status", "--elastic-server", "h:2379", "--job-id", "j", "--key-prefix", "x"), "--key-prefix"),
+        (("status", "--elastic-serv", "h:2379", "--job-id", "j"), "--elastic-serv"),
+        (("status", "--elastic-server", "h:2379", "--job-id", "j", "more"), "more"),
+        (("status", "--elastic-server"), "--elastic-server"),
+        (("doctor", "--port-range", "9"), "--port-range"),
+        (("doctor", "--elastic-server", "h"), "h:2379"),
         (("doctor", "--np", "2"), "--np"),
         (("doctor", "train.py"), "train.py"),
     ],
@@ -443,7 +443,7 @@ def test_a_server_that_is_not_there_is_one_line_and_exit_4() -> None:
 def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong_and_exit_2(
     argv: tuple[str, ...], names: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in ("ELASTIC_SERVER", "ELASTIC_JOB_ID", "ELASTIC_ELASTIC_SERVER"):
+    for variable in ("ELASTIC_ETCD", "ELASTIC_JOB_ID", "ELASTIC_ELASTIC_SERVER"):
         monkeypatch.delenv(variable, raising=False)
     assert cli.main(argv) == 2
     out, err = capsys.readouterr()
@@ -454,7 +454,7 @@ def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong_and_exit_2(
 
 
 def test_a_wrong_variable_is_named() -> None:
-    assert "ELASTIC_SERVER" in complaint(2, "status", ELASTIC_SERVER="nonsense", ELASTIC_JOB_ID="j")
+    assert "ELASTIC_ETCD" in complaint(2, "status", ELASTIC_ETCD="nonsense", ELASTIC_JOB_ID="j")
 
 
 def test_tls_servers_are_asked_with_tls() -> None:
@@ -466,6 +466,12 @@ def test_tls_servers_are_asked_with_tls() -> None:
 
 
 def test_the_version_is_the_projects() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ran = asked("--version")
-    assert (ran.returncode, ran.stdout) == (0, f"elastic-ctl {project['version']}\n")
+    assert (ran.returncode, ran.stdout) == (0, f"elastic-ctl {__version__}\n")
+
+
+def test_the_old_name_of_allow_actions_works_with_a_warning() -> None:
+    ran = asked("ui", "--elastic-server", "127.0.0.1:1", "--allow-orders", "--listen", "203.0.113.1:8080")
+    warning, error = ran.stderr.splitlines()
+    assert warning == "elastic-ctl: --allow-orders is now --allow-actions; the old name works until 0.3"
+    assert (ran.returncode, "--listen 203.0.113.1:8080 cannot be used" in error) == (2, True)

@@ -52,7 +52,7 @@ async def has_a_course(job: Job) -> None:
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            aclosing(store.watch((KeyRange.key(JobKeys(job.job_id).course),), 1)) as told,
+            aclosing(store.watch((KeyRange.key(JobKeys(job.job_id).curve),), 1)) as told,
         ):
             async for batch in told:
                 if batch.changes:
@@ -77,7 +77,7 @@ async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_fo
     await reports_steps(worker, 2, 3)
     code, out, err = await ctl(job, "forget", "--yes")
     assert (code, out) == (1, "")
-    assert f"1 member ({worker.node}), so nothing was deleted; stop it first" in err
+    assert f"1 registered node ({worker.node}), so nothing was deleted; stop it first" in err
     await worker.exits(0)
     assert await job.node_of(worker).exits() == 0
 
@@ -90,7 +90,7 @@ async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_fo
         *("generation", "go", "start", "generation", "go", "verdict")
     ]
     lost = next(one for one in events if one["what"] == "generation" and one["g"] == 2)
-    assert (lost["why"], lost["nodes"], lost["world"]) == ("loss", [worker.node], 1)
+    assert (lost["why"], lost["nodes"], lost["world"]) == ("node lost", [worker.node], 1)
     assert (events[-1]["status"], events[-1]["g"]) == ("completed", 2)
     lines = {one["job_id"]: one for one in map(json.loads, (await ctl(job, "list", "--json"))[1].splitlines())}
     line = lines[job.job_id]
@@ -100,7 +100,7 @@ async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_fo
     assert points[0] == (1, 1), "the node that was killed wrote it"
     assert [point for point in points if point[0] == 2] == [(2, 2), (2, 3)], "the other one has gone on"
     assert [one.nodes for one in found.generations] == [(world[0].node, world[1].node), (world[1].node,)]
-    assert (found.totals.restarts, found.totals.step) == ({"loss": 1}, 3)
+    assert (found.totals.restarts, found.totals.step) == ({"node lost": 1}, 3)
     assert found.goodput is not None
     assert 0 < found.goodput < 1
 
@@ -113,7 +113,7 @@ async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_fo
 
 @story_with_its_own_etcd
 async def test_who_follows_sees_all_to_the_verdict_also_when_etcd_was_away(job: Job) -> None:
-    node = await job.node("--np", "1", "--max_restarts", "0")
+    node = await job.node("--np", "1", "--max-restarts", "0")
     (worker,) = await job.world(1, 1)
     following = await started(job, "events", "--follow")
     left = await started(job, "events", "--follow")
@@ -155,7 +155,7 @@ async def test_who_follows_sees_all_to_the_verdict_also_when_etcd_was_away(job: 
 def on_a_terminal(job: Job, command: str, typed: str) -> str:
     """What a command of a job that has ended writes to a terminal of its own, where this is typed."""
     controller, terminal = pty.openpty()
-    argv = [*CTL, command, "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id]
+    argv = [*CTL, command, "--elastic-server", job.etcd.endpoint, "--job-id", job.job_id]
     environ = {**os.environ, "COLUMNS": "120", "TERM": "xterm-256color"}
     with subprocess.Popen(argv, env=environ, stdin=terminal, stdout=terminal, stderr=terminal) as process:
         os.close(terminal)
@@ -195,34 +195,34 @@ def test_bash_completes_subcommands_flags_and_files(tmp_path: Path) -> None:
         check=True,
     )
     assert ran.stderr == ""
-    assert ran.stdout.split("\n") == ["events", "--follow", "zsh", "--nproc_per_node", "train.py", "2", ""]
+    assert ran.stdout.split("\n") == ["events", "--follow", "zsh", "--nproc-per-node", "train.py", "2", ""]
 
 
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
-        (("list",), "--elastic_server HOST:PORT, or set ELASTIC_SERVER"),
-        (("list", "--elastic_server", "h"), "h:2379"),
-        (("list", "--elastic_server", "h:2379", "--job_id", "j"), "--job_id"),
-        (("forget", "--elastic_server", "h:2379"), "--job_id"),
-        (("events", "--job_id", "j", "--follow"), "--elastic_server"),
-        (("completion",), "shell"),
+        (("list",), "--elastic-server HOST:PORT, or set ELASTIC_ETCD"),
+        (("list", "--elastic-server", "h"), "h:2379"),
+        (("list", "--elastic-server", "h:2379", "--job-id", "j"), "--job-id"),
+        (("forget", "--elastic-server", "h:2379"), "--job-id"),
+        (("events", "--job-id", "j", "--follow"), "--elastic-server"),
+        (("completion",), "bash|zsh|fish"),
         (("completion", "tcsh"), "bash"),
-        (("completion", "bash", "--job_id", "j"), "--job_id"),
-        (("ui",), "--elastic_server HOST:PORT"),
-        (("ui", "--elastic_server", "h:1", "--listen", "x"), "--listen"),
-        (("ui", "--elastic_server", "h:1", "--listen", "192.0.2.1:80"), "--listen 192.0.2.1:80 cannot be had"),
-        (("ui", "--elastic_server", "h:1", "--token_file", "/nowhere"), "--token_file /nowhere cannot be read"),
-        (("ui", "--elastic_server", "h:1", "--token_file", "/dev/null"), "--token_file /dev/null needs a line of 16"),
-        (("ui", "--elastic_server", "h:1", "--token_file", "x", "--allow_orders"), "--allow_orders"),
-        (("report", "--elastic_server", "h:1"), "--job_id"),
-        (("report", "--elastic_server", "h:1", "--job_id", "j", "--out", "/dev/null"), "/dev/null is there already"),
+        (("completion", "bash", "--job-id", "j"), "--job-id"),
+        (("ui",), "--elastic-server HOST:PORT"),
+        (("ui", "--elastic-server", "h:1", "--listen", "x"), "--listen"),
+        (("ui", "--elastic-server", "h:1", "--listen", "192.0.2.1:80"), "--listen 192.0.2.1:80 cannot be used"),
+        (("ui", "--elastic-server", "h:1", "--token-file", "/nowhere"), "--token-file /nowhere cannot be read"),
+        (("ui", "--elastic-server", "h:1", "--token-file", "/dev/null"), "--token-file /dev/null needs a line of 16"),
+        (("ui", "--elastic-server", "h:1", "--token-file", "x", "--allow-actions"), "--allow-actions"),
+        (("report", "--elastic-server", "h:1"), "--job-id"),
+        (("report", "--elastic-server", "h:1", "--job-id", "j", "--out", "/dev/null"), "/dev/null already exists"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong_and_exit_2(
     argv: tuple[str, ...], names: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in ("ELASTIC_SERVER", "ELASTIC_JOB_ID"):
+    for variable in ("ELASTIC_ETCD", "ELASTIC_JOB_ID"):
         monkeypatch.delenv(variable, raising=False)
     assert main(argv) == 2
     out, err = capsys.readouterr()
@@ -239,7 +239,7 @@ def test_a_token_that_would_not_stand_in_an_address_as_it_is_is_refused(
 ) -> None:
     path = tmp_path / "token"
     path.write_text(f"{token}\n")
-    assert main(("ui", "--elastic_server", "127.0.0.1:1", "--listen", "192.0.2.1:80", "--token_file", str(path))) == 2
+    assert main(("ui", "--elastic-server", "127.0.0.1:1", "--listen", "192.0.2.1:80", "--token-file", str(path))) == 2
     assert "needs a line of 16 to 256 letters, digits and -._~" in capsys.readouterr().err
 
 
@@ -247,5 +247,5 @@ def test_a_token_that_would_not_stand_in_an_address_as_it_is_is_refused(
 def test_other_shells_get_a_script_of_their_own(shell: str) -> None:
     ran = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert "elastic-launch" in ran.stdout
-    assert "--nproc_per_node" in ran.stdout or "nproc_per_node" in ran.stdout
+    assert "--nproc-per-node" in ran.stdout or "nproc_per_node" in ran.stdout
     assert "elastic-ctl completion" in ran.stdout.splitlines()[0]

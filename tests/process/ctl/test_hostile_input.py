@@ -152,7 +152,7 @@ async def hostile(etcd: Server) -> AsyncIterator[Looked]:
                     )
                     await store.txn([], remember(keys, event, []))
                 course = TrainingCurve(names=(EVIL,), points=(CurvePoint(1, 1.0, 1, 0.5, 1.0, (1.0,)),))
-                await store.txn([], [Put(keys.course, msgspec.json.encode(course))])
+                await store.txn([], [Put(keys.curve, msgspec.json.encode(course))])
             yield agent
         finally:
             await store.close()
@@ -199,7 +199,7 @@ def test_no_command_passes_a_sequence_on_to_the_terminal(
 ) -> None:
     async def story() -> str:
         async with hostile(etcd):
-            names = ["--elastic_server", etcd.endpoint, *(["--job_id", job_id] * (not words.startswith("list")))]
+            names = ["--elastic-server", etcd.endpoint, *(["--job-id", job_id] * (not words.startswith("list")))]
             return await run(sys.executable, "-m", "launcher.ctl", *words.split(), *names)
 
     said = asyncio.run(story())
@@ -213,7 +213,7 @@ def test_no_command_passes_a_sequence_on_to_the_terminal(
 def log_of(etcd: Server, *flags: str) -> str:
     async def story() -> str:
         async with hostile(etcd):
-            names = ("--elastic_server", etcd.endpoint, "--job_id", JOB)
+            names = ("--elastic-server", etcd.endpoint, "--job-id", JOB)
             return await in_a_pipe(sys.executable, "-m", "launcher.ctl", "logs", "3", *flags, *names)
 
     return asyncio.run(story())
@@ -231,7 +231,7 @@ def test_a_raw_log_is_as_the_worker_wrote_it(etcd: Server) -> None:
 def test_raw_stacks_are_as_the_node_told_them(etcd: Server) -> None:
     async def story() -> str:
         async with hostile(etcd):
-            names = ("--elastic_server", etcd.endpoint, "--job_id", JOB)
+            names = ("--elastic-server", etcd.endpoint, "--job-id", JOB)
             return await in_a_pipe(sys.executable, "-m", "launcher.ctl", "stacks", "3", "--raw", *names)
 
     assert EVIL in asyncio.run(story())

@@ -68,9 +68,9 @@ async def ctl(job: Job, *words: str) -> AsyncIterator[Ctl]:
             "-m",
             "launcher.ctl",
             *words,
-            "--elastic_server",
+            "--elastic-server",
             job.etcd.endpoint,
-            "--job_id",
+            "--job-id",
             job.job_id,
         ),
         stdin=asyncio.subprocess.DEVNULL,
@@ -95,7 +95,7 @@ async def asked(job: Job, *words: str) -> tuple[int, list[str], list[str]]:
 
 @story
 async def test_a_node_tells_how_its_workers_stand_what_they_wrote_and_where_they_are(job: Job) -> None:
-    node = await job.node("--np", "1", "--nproc_per_node", "2", "--grace", "0.1")
+    node = await job.node("--np", "1", "--nproc-per-node", "2", "--stop-timeout", "0.1")
     first, second = await job.world(1, 2)
     await first.obeys("print", "one\ntwo\nthree")
     await reports(first, 4)
@@ -109,9 +109,9 @@ async def test_a_node_tells_how_its_workers_stand_what_they_wrote_and_where_they
     )
     assert (as_json[0], as_json[2]) == (0, [])
     told = json.loads(as_json[1][0])
-    window = told["windows"][node.id]
+    window = told["snapshots"][node.id]
     assert (window["state"], window["g"], window["m_id"], window["waits"]) == ("running", 1, 0, "")
-    assert 0 < window["right_s"] <= 10
+    assert 0 < window["lease_remaining_s"] <= 10
     workers = {one["index"]: one for one in window["workers"]}
     assert (workers[0]["state"], workers[0]["step"], workers[0]["metrics"]) == ("stepping", 4, {"loss": 0.5})
     assert workers[0]["pid"] == first.pid
@@ -130,12 +130,12 @@ async def test_a_node_tells_how_its_workers_stand_what_they_wrote_and_where_they
     assert any(line.endswith("in hang_here") for line in out)
     assert all(line.startswith(("Current thread", "Thread", "  File")) or not line for line in out)
     assert frozen[:2] == (1, [])
-    assert f"rank 1 (pid {second.pid}) stands still, by SIGSTOP" in frozen[2][0]
+    assert f"rank 1 (pid {second.pid}) is suspended, by SIGSTOP" in frozen[2][0]
 
 
 @story
 async def test_who_looks_for_long_ends_with_ctrl_c_and_says_nothing(job: Job) -> None:
-    await job.node("--np", "1", "--grace", "0.1")
+    await job.node("--np", "1", "--stop-timeout", "0.1")
     (worker,) = await job.world(1, 1)
     await worker.obeys("print", "hello")
     async with ctl(job, "logs", "0", "--follow") as follows, ctl(job, "status", "--watch", "0.2") as watches:
@@ -149,8 +149,8 @@ async def test_who_looks_for_long_ends_with_ctrl_c_and_says_nothing(job: Job) ->
 
 @story
 async def test_a_log_is_followed_to_the_node_that_has_the_rank_next_and_to_the_end_of_the_job(job: Job) -> None:
-    one = await job.node("--np", "2", "--lease_ttl", str(QUICK_TTL_S))
-    other = await job.node("--np", "2", "--lease_ttl", str(QUICK_TTL_S))
+    one = await job.node("--np", "2", "--lease-ttl", str(QUICK_TTL_S))
+    other = await job.node("--np", "2", "--lease-ttl", str(QUICK_TTL_S))
     first, second = await job.world(1, 2)
     nodes = {node.id: node for node in (one, other)}
     await first.obeys("print", "from generation 1")
@@ -175,12 +175,12 @@ async def test_a_log_is_followed_to_the_node_that_has_the_rank_next_and_to_the_e
     logs, stacks = await asyncio.gather(asked(job, "logs", "0"), asked(job, "stacks", "0"))
     where = "the log of rank 0 is workerlog.0 in the log folder of host 127.0.0.1"
     assert logs == (1, [f"the job has completed, and its agents have ended; {where}"], [])
-    assert stacks == (1, [], ["elastic-ctl: error: the job has completed: no worker runs, and none has stacks"])
+    assert stacks == (1, [], ["elastic-ctl: error: the job has completed: no worker runs, and none has stack traces"])
 
 
 @story
 async def test_after_a_failure_the_end_of_the_log_that_the_verdict_keeps_is_shown(job: Job) -> None:
-    node = await job.node("--np", "1", "--max_restarts", "0")
+    node = await job.node("--np", "1", "--max-restarts", "0")
     (worker,) = await job.world(1, 1)
     await worker.obeys("complain", "no such file: data.bin")
     await worker.exits(3)
@@ -198,9 +198,9 @@ async def test_a_worker_without_our_library_shows_its_stacks_when_it_was_started
         "plain.py", "import time\ndef waits_here():\n    print('up')\n    time.sleep(1000)\nwaits_here()\n"
     )
     node = await job.node(
-        *("--np", "1", "--grace", "0.1", "--console", "all"),
+        *("--np", "1", "--stop-timeout", "0.1", "--console", "all"),
         script=(str(script),),
-        environ={"ELASTIC_NO_WARM": "0", "PYTHONPATH": f"{job.folder}{os.pathsep}{stub_torch.ROOT}"},
+        environ={"ELASTIC_NO_PRELOAD": "0", "PYTHONPATH": f"{job.folder}{os.pathsep}{stub_torch.ROOT}"},
     )
     await node.shows("up")
     code, out, err = await asked(job, "stacks", "0")
@@ -214,7 +214,7 @@ async def test_one_that_was_started_cold_is_looked_at_from_outside_or_it_is_said
     script = job.write(
         "plain.py", "import time\ndef waits_here():\n    print('up')\n    time.sleep(1000)\nwaits_here()\n"
     )
-    node = await job.node("--np", "1", "--grace", "0.1", "--console", "all", script=(str(script),))
+    node = await job.node("--np", "1", "--stop-timeout", "0.1", "--console", "all", script=(str(script),))
     await node.shows("up")
     code, out, err = await asked(job, "stacks", "0")
     there = shutil.which("py-spy", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))

@@ -33,7 +33,7 @@ def story(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]
 
 async def scaled(*words: str, server: str = "", namespace: str = NAMESPACE) -> tuple[int, str]:
     """Its exit code, and the one line that it writes. `server` is reached without a token, as through kubectl proxy."""
-    place = ("--api_server", server, "--namespace", namespace) if server else ()
+    place = ("--api-server", server, "--namespace", namespace) if server else ()
     environ = {name: text for name, text in os.environ.items() if not name.startswith(("ELASTIC", "KUBERNETES"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "launcher.ctl", "scale", *words, *place),
@@ -63,7 +63,7 @@ async def test_a_job_gets_the_number_of_pods_and_the_autoscaler_is_told_to_keep_
         code, line = await scaled("--k8s-job", NAME, "--np", "4", server=server)
         assert (code, line) == (
             0,
-            "Job train: from 2 to 4 pods; the annotation elastic-launch/nodes says 4, which the autoscaler keeps",
+            "Job train: from 2 to 4 pods; the annotation elastic-launch/nodes is 4, which the autoscaler keeps",
         )
         assert (cluster.job["spec"]["completions"], cluster.job["spec"]["parallelism"]) == (4, 4)
         assert cluster.job["metadata"]["annotations"] == {"elastic-launch/nodes": "4"}
@@ -104,23 +104,23 @@ async def test_what_is_wrong_in_the_command_line_is_one_line_and_exit_code_2() -
             (("--jobset", NAME, "--np", "1:4"), "--np 1:4: a Job or JobSet has one number of pods"),
             (("--jobset", NAME, "--np", "3+"), "--np 3+: a Job or JobSet has one number of pods"),
             (("--jobset", NAME, "--np", "0"), "a job has at least 1 node"),
-            (("--jobset", NAME, "--k8s_job", NAME, "--np", "2"), "not allowed with argument"),
-            (("--np", "2"), "which object of Kubernetes? add --k8s_job NAME or --jobset NAME"),
+            (("--jobset", NAME, "--k8s-job", NAME, "--np", "2"), "not allowed with argument"),
+            (("--np", "2"), "which object of Kubernetes? add --k8s-job NAME or --jobset NAME"),
         ):
             code, line = await scaled(*words, server=server)
             assert (code, said in line) == (2, True), line
         cluster.rules[1]["resourceNames"] = ["train-workers-0"]
-        code, line = await scaled("--jobset", NAME, "--replicated_job", "workers", "--np", "2", server=server)
+        code, line = await scaled("--jobset", NAME, "--replicated-job", "workers", "--np", "2", server=server)
         assert (code, line) == (
             2,
             "elastic-ctl: error: JobSet train: it has no replicated Job workers; it has node; name another one with "
-            "--replicated_job",
+            "--replicated-job",
         )
     assert cluster.patches == []
     for words, said in (
-        (("--k8s_job", NAME, "--np", "2"), "this is no pod of Kubernetes; run `kubectl proxy`"),
-        (("--k8s_job", NAME, "--np", "2", "--api_server", "127.0.0.1:1"), "'127.0.0.1:1' is no URL"),
-        (("--np", "2"), "which job? add --elastic_server"),
+        (("--k8s-job", NAME, "--np", "2"), "this is no pod of Kubernetes; run `kubectl proxy`"),
+        (("--k8s-job", NAME, "--np", "2", "--api-server", "127.0.0.1:1"), "'127.0.0.1:1' is no URL"),
+        (("--np", "2"), "which job? add --elastic-server"),
     ):
         code, line = await scaled(*words)
         assert (code, said in line) == (2, True), line
@@ -130,17 +130,25 @@ async def test_what_is_wrong_in_the_command_line_is_one_line_and_exit_code_2() -
 async def test_an_object_that_is_not_there_and_a_server_that_refuses_or_is_away_are_one_line_each() -> None:
     cluster = Cluster(size=2, machines=9)
     async with cluster.serve() as server:
-        code, line = await scaled("--k8s_job", NAME, "--np", "3", server=server)
-        assert (code, line) == (3, "elastic-ctl: error: the API server says 401: Unauthorized")
+        code, line = await scaled("--k8s-job", NAME, "--np", "3", server=server)
+        assert (code, line) == (3, "elastic-ctl: error: the API server answers 401: Unauthorized")
         open_to_all(cluster).job = {}
-        code, line = await scaled("--k8s_job", NAME, "--np", "3", server=server)
+        code, line = await scaled("--k8s-job", NAME, "--np", "3", server=server)
         assert (code, line) == (1, f"elastic-ctl: error: there is no Job train in the namespace {NAMESPACE}")
-    code, line = await scaled("--k8s_job", NAME, "--np", "3", server=server)
+    code, line = await scaled("--k8s-job", NAME, "--np", "3", server=server)
     assert (code, f"the API server at {server} cannot be asked" in line) == (4, True)
 
 
 def asked(*words: str) -> argparse.Namespace:
     return cli.parser().parse_args(["scale", *words])
+
+
+def strict_context(cafile: Path) -> ssl.SSLContext:
+    """As `ssl.create_default_context` of Python 3.13, in every Python."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
 
 
 def test_in_a_pod_the_service_account_names_the_server_the_namespace_and_the_token(
@@ -154,6 +162,7 @@ def test_in_a_pod_the_service_account_names_the_server_the_namespace_and_the_tok
     (account / "ca.crt").write_text(Path(own.path("ca.pem")).read_text())
     (account / "namespace").write_text(NAMESPACE)
     monkeypatch.setattr(pods, "ACCOUNT", account)
+    monkeypatch.setattr(ssl, "create_default_context", strict_context)  # The authority lacks what that demands.
 
     async def run() -> None:
         cluster = JobSetCluster(size=2, machines=9)

@@ -29,7 +29,7 @@ async def test_a_job_grows_to_the_machines_that_come_and_no_running_pod_is_ever_
         await cluster.change()
         await cluster.until(size=2, running=2)
         assert await autoscaler.says("annotation") == (
-            "Job train: from 5 to 2 pods: the annotation elastic-launch/nodes says 2"
+            "Job train: from 5 to 2 pods: the annotation elastic-launch/nodes is 2"
         )
         assert cluster.taken[-3:] == [(2, "Running"), (3, "Running"), (4, "Running")]
 
@@ -69,10 +69,10 @@ async def test_the_server_has_to_show_a_certificate_of_the_cluster_s_authority(t
     tls.load_cert_chain(own.path("here.pem"), own.path("here-key.pem"))
     cluster = Cluster(size=1, machines=2)
     async with cluster.serve(tls) as server:
-        async with scaler(tmp_path, server, "--np", "1:2", "--ca_file", own.path("other.pem")) as autoscaler:
-            assert "certificate verify failed" in await autoscaler.says("cannot be asked")
+        async with scaler(tmp_path, server, "--np", "1:2", "--ca-file", own.path("other.pem")) as autoscaler:
+            assert "certificate verify failed" in await autoscaler.says("cannot query")
         assert cluster.patches == []
-        async with scaler(tmp_path, server, "--np", "1:2", "--ca_file", own.path("ca.pem")):
+        async with scaler(tmp_path, server, "--np", "1:2", "--ca-file", own.path("ca.pem")):
             await cluster.until(size=2, running=2)
 
 
@@ -81,17 +81,17 @@ async def test_whatever_the_server_refuses_is_one_line_and_mends_itself(tmp_path
     cluster = Cluster(size=1, machines=9)
     cluster.tokens, cluster.broken = {"second"}, True
     async with cluster.serve() as server, scaler(tmp_path, server, "--np", "1:2") as autoscaler:
-        assert (await autoscaler.says("500")).endswith("says 500: etcdserver: request timed out; trying again")
+        assert (await autoscaler.says("500")).endswith("answers 500: etcdserver: request timed out; retrying")
         cluster.broken = False
-        assert (await autoscaler.says("401")).endswith("the API server says 401: Unauthorized; trying again")
+        assert (await autoscaler.says("401")).endswith("the API server answers 401: Unauthorized; retrying")
         autoscaler.token.write_text("second")  # As Kubernetes does when the old one runs out.
         cluster.rules[0]["verbs"].remove("patch")
-        assert 'says 403: jobs.batch "train" is forbidden' in await autoscaler.says("403")
+        assert 'answers 403: jobs.batch "train" is forbidden' in await autoscaler.says("403")
         cluster.rules[0]["verbs"].append("patch")
         cluster.disturb, cluster.forgets = 1, True
         await cluster.until(size=2, running=2)
         cluster.job, kept = {}, cluster.job
-        assert await autoscaler.says("none") == "Job train: there is none; waiting for it"
+        assert await autoscaler.says("not exist") == "Job train: does not exist; waiting for it"
         cluster.job = kept
         cluster.renew(1)
         await cluster.until(size=2, running=2)
@@ -104,7 +104,7 @@ async def test_an_answer_that_cannot_be_read_is_one_line_and_ends_nothing(tmp_pa
     async with cluster.serve() as server, scaler(tmp_path, server, "--np", "1:2") as autoscaler:
         for nonsense in (cluster.nonsense, b'{"metadata": {"uid": "\xff\xfe"}, "spec": {}}', b"\x00"):
             cluster.nonsense = nonsense
-            assert (await autoscaler.says("cannot be asked")).endswith("; trying again")
+            assert (await autoscaler.says("cannot query")).endswith("; retrying")
         cluster.nonsense = b""
         await cluster.until(size=2, running=2)
 

@@ -31,7 +31,7 @@ async def test_a_jobset_grows_to_the_machines_that_come_and_no_running_pod_is_ev
         cluster.jobset["metadata"]["annotations"]["elastic-launch/nodes"] = "2"
         await cluster.change()
         await cluster.until(size=2, running=2)
-        assert "the annotation elastic-launch/nodes says 2" in await autoscaler.says("annotation")
+        assert "the annotation elastic-launch/nodes is 2" in await autoscaler.says("annotation")
 
 
 @story
@@ -63,7 +63,7 @@ async def test_a_jobset_whose_controller_lacks_the_feature_gate_is_one_line_that
     cluster.gate = False
     async with cluster.serve() as server, scaler(tmp_path, server, "--np", "1:2", flag="--jobset") as autoscaler:
         line = await autoscaler.says("JobSet train")
-        assert line.endswith("use JobSet 0.12 or later and turn on its feature gate ElasticJobSet; trying again")
+        assert line.endswith("use JobSet 0.12 or later and turn on its feature gate ElasticJobSet; retrying")
         cluster.gate = True
         await cluster.until(size=2, running=2)
 
@@ -87,7 +87,7 @@ async def test_a_jobset_that_is_suspended_has_ended_or_has_no_job_yet_is_left_al
 @story
 async def test_a_replicated_job_that_the_jobset_lacks_is_one_line_that_names_those_it_has(tmp_path: Path) -> None:
     cluster = JobSetCluster(size=2, machines=2)
-    words = ("--np", "1:4", "--replicated_job", "workers")
+    words = ("--np", "1:4", "--replicated-job", "workers")
     async with cluster.serve() as server:
         cluster.rules[1]["resourceNames"] = ["train-workers-0"]
         async with scaler(tmp_path, server, *words, flag="--jobset") as autoscaler:

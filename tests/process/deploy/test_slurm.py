@@ -126,8 +126,8 @@ async def batch(
         **of_slurm,
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "SLURM_RESTART_COUNT": str(restarts),
-        "ELASTIC_NO_WARM": "1",
-        "ELASTIC_SETTLE": "0.5",
+        "ELASTIC_NO_PRELOAD": "1",
+        "ELASTIC_JOIN_WINDOW": "0.5",
         "ELASTIC_SERVE_PORT": str(port),
         "MIN_NODES": "2",
         "REACHES": reaches,
@@ -166,14 +166,14 @@ def test_a_job_whose_time_is_over_is_queued_again_and_goes_on_under_the_same_nam
                 first.process.send_signal(signal.SIGTERM)  # As --signal=B:TERM@180 does, to this script alone.
                 assert await first.ends() == 0
                 assert first.requeued() == ["77"]
-                for said in ("SIGHUP: leaving in order", "left; the job stays open"):
+                for said in ("SIGHUP: leaving gracefully", "left; the job stays open"):
                     assert sum(said in line for line in first.lines) == 2, first.lines
                 assert "the worker has saved" in first.lines  # Rank 0; the other is in its log.
-                assert "is queued again: its time is over, or Slurm wants the machines" in first.lines[-1]
+                assert "is requeued: its time limit is near, or Slurm needs the machines" in first.lines[-1]
 
             (tmp_path / "end").write_text("0")
             async with batch(tmp_path, 1, port, *words) as second:
-                await second.says("job slurm-77 on 2 machines, started for the 2. time")
+                await second.says("job slurm-77 on 2 machines, start 2")
                 await second.says("run slurm-77 2 --lr=0.1")
                 assert await second.ends() == 0
                 assert second.lines[-1] == "job slurm-77 has completed"
@@ -185,8 +185,8 @@ def test_a_job_whose_time_is_over_is_queued_again_and_goes_on_under_the_same_nam
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "elastic.sbatch: no script is named; write sbatch elastic.sbatch train.py [its arguments]"),
-        (("missing.py",), 2, "job slurm-77 ended with exit code 2: another start would not mend it"),
+        ((), 2, "elastic.sbatch: no script given; run sbatch elastic.sbatch train.py [its arguments]"),
+        (("missing.py",), 2, "job slurm-77 ended with exit code 2: another start would not fix it"),
     ],
 )
 def test_what_another_start_would_not_mend_is_not_queued_again(
@@ -207,10 +207,10 @@ def test_what_another_start_would_not_mend_is_not_queued_again(
     [
         (0, 0, "job slurm-77 has completed"),
         (0, 137, "job slurm-77 has completed"),
-        (0, 143, "job slurm-77 is queued again: the agents ended with: 0 143 "),
-        (0, 4, "job slurm-77 is queued again: the agents ended with: 0 4 "),
-        (0, 1, "job slurm-77 ended with exit code 1: another start would not mend it"),
-        (3, 143, "job slurm-77 ended with exit code 3: another start would not mend it"),
+        (0, 143, "job slurm-77 is requeued: the agents ended with: 0 143 "),
+        (0, 4, "job slurm-77 is requeued: the agents ended with: 0 4 "),
+        (0, 1, "job slurm-77 ended with exit code 1: another start would not fix it"),
+        (3, 143, "job slurm-77 ended with exit code 3: another start would not fix it"),
     ],
 )
 def test_a_job_has_completed_only_if_no_agent_left_it_open(tmp_path: Path, first: int, second: int, said: str) -> None:
@@ -220,6 +220,6 @@ def test_a_job_has_completed_only_if_no_agent_left_it_open(tmp_path: Path, first
             async with batch(tmp_path, 0, 0, "train.py", stubs={**STUBS, "elastic-launch": ends}) as started:
                 await started.ends()
                 assert started.lines[-1] == said
-                assert started.requeued() == (["77"] if "queued again" in said else [])
+                assert started.requeued() == (["77"] if "requeued" in said else [])
 
     asyncio.run(story())

@@ -20,7 +20,7 @@ from tests.support.doc_commands import ROOT, Command, everything, pages, python
 from tests.support.doc_shell import Desk, unlike
 from tests.support.etcd_servers import Server, free_ports
 
-FIRST: Final = "elastic-launch --elastic_server 10.0.0.5:2379 --job_id j1 --np 2 train.py --lr 0.1"
+FIRST: Final = "elastic-launch --elastic-server 10.0.0.5:2379 --job-id j1 --np 2 train.py --lr 0.1"
 """The first line of README.md."""
 
 SAYS: Final = {
@@ -31,6 +31,10 @@ SAYS: Final = {
     "stacks": r"train\.py\", line \d+",
     "doctor": r"^ok +python: 3",
     "completion": r"elastic.ctl",
+    "help": r"^usage: elastic-ctl ",
+    "options": r"--etcd-user NAME",
+    "wait": r"^Job {job} (runs|has completed)",
+    "version": r"^elastic-launch +\d",
     "scale": r"^{job}: --np ",
     "report": r"{job}|<!doctype html>",
 }
@@ -40,14 +44,14 @@ AT_THE_END: Final = ("list", "events", "status")
 
 NOT_STARTED: Final = {
     r"--gpus": "cards",
-    r"https://|--etcd_user": "certificates, users; tests/store/test_etcd_security.py has them",
+    r"https://|--etcd-user": "certificates, users; tests/store/test_etcd_security.py has them",
     r"--ips|--serve |--host ": "other machines; test_host_list.py and test_served_etcd.py in tests/process/job",
     r"-m elastic\.examples": "torch; train/test_digits_example.py and ps/test_without_launcher.py in tests/process",
     r"--servers (?!127)|--workers|gpu0|ps-0": "machines of these names; tests/process/ps/test_roles.py",
-    r"--local_nodes": "several agents; tests/process/job/test_local_supervisor.py",
-    r"--resume_from": "a checkpoint; tests/process/train/test_checkpoint_errors.py",
-    r"--elastic_timeout": "gives up on purpose; tests/process/job/test_end.py",
-    r"--np 4:4": "four nodes; as --np 2",
+    r"--local-nodes": "several agents; tests/process/job/test_local_supervisor.py",
+    r"--resume-from": "a checkpoint; tests/process/train/test_checkpoint_errors.py",
+    r"--join-timeout": "gives up on purpose; tests/process/job/test_end.py",
+    r"--explain": "starts nothing; tests/process/job/test_command_line.py",
 }
 """Command lines of `elastic-launch` that are only read, and what they need or where they are run."""
 
@@ -63,11 +67,11 @@ def subcommand(command: Command) -> str:
 
 
 def follows(command: Command) -> bool:
-    return bool({"--follow", "--watch"} & set(command.parts[0]))
+    return bool({"--follow", "--watch", "-f", "-w"} & set(command.parts[0]))
 
 
 def asks_kubernetes(command: Command) -> bool:
-    return bool({"--k8s_job", "--jobset"} & set(command.parts[0]))
+    return bool({"--k8s-job", "--jobset"} & set(command.parts[0]))
 
 
 @pytest.fixture
@@ -157,7 +161,7 @@ def test_a_command_line_that_starts_nodes_starts_them_and_they_train(desk: Desk,
         text = own.here(command).replace("--lr 0.1", "")
         words = filled("elastic-launch", command.parts[0][1:])
         config = parse(words, {})
-        servers = int(words[words.index("--server_num") + 1]) if "--server_num" in words else 0
+        servers = int(words[words.index("--server-num") + 1]) if "--server-num" in words else 0
         waited = config.np.first + servers if config.servers else 1
         with ExitStack() as running:
             nodes = [
@@ -171,7 +175,7 @@ def test_a_command_line_that_starts_nodes_starts_them_and_they_train(desk: Desk,
     each(starts, unlike(desk, lines))
 
 
-ALONE: Final = {"ELASTIC_SERVER": "", "ELASTIC_JOB_ID": ""}
+ALONE: Final = {"ELASTIC_ETCD": "", "ELASTIC_JOB_ID": ""}
 
 
 def page(name: str) -> list[Command]:
@@ -179,11 +183,13 @@ def page(name: str) -> list[Command]:
 
 
 def test_monitors_are_answered_as_docs_metrics_shows(desk: Desk) -> None:
-    (launch,) = (command for command in page("metrics") if "--metrics_port" in command.text and not command.prose)
-    (asking,) = (command for command in page("metrics") if command.parts[0][0] == "curl")
+    (launch,) = (
+        command for command in page("guides/metrics") if "--metrics-port" in command.text and not command.prose
+    )
+    (asking,) = (command for command in page("guides/metrics") if command.parts[0][0] == "curl")
     line = desk.here(launch).replace("--np 2", "--np 1")
     with desk.typed(f"{line} --lr 0.1") as node:
-        node.says("monitors find this node at http://127.0.0.1:")
+        node.says("metrics: http://127.0.0.1:")
         node.says("^step 1$")
         code, said = desk.ran(desk.here(asking))
     assert code == 0, said
@@ -191,15 +197,15 @@ def test_monitors_are_answered_as_docs_metrics_shows(desk: Desk) -> None:
 
 
 def test_the_notice_of_docs_spot_makes_the_node_leave(desk: Desk) -> None:
-    first = next(command.line for command in page("spot") if "mktemp" in command.text)
-    typed = [command for command in page("spot") if command.line >= first]
+    first = next(command.line for command in page("guides/spot") if "mktemp" in command.text)
+    typed = [command for command in page("guides/spot") if command.line >= first]
     assert typed[-1].text == "kill $server"
     lines = [desk.here(command) for command in typed]
     real = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}  # The desk's own torch is none to train with.
     for _ in "first try", "second try":
         _, said = desk.ran("\n".join(["set -m", *lines]), **ALONE, **real)
-        assert re.search(r"AWS takes this machine back at .*: this node drains", said), said
-        assert re.search(r"left \(AWS takes this machine back at .*\); the job stays open", said), said
+        assert re.search(r"AWS reclaims this machine at .*: this node drains", said), said
+        assert re.search(r"left \(AWS reclaims this machine at .*\); the job stays open", said), said
 
 
 SHORTENED: Final = {r"elastic\.epochs\(state, \d+\)": "elastic.epochs(state, 1)", r"randn\(10_000": "randn(1000"}
@@ -229,7 +235,9 @@ def test_the_scripts_of_the_documents_train_as_plain_python_runs_them(tmp_path: 
 
 
 def test_the_words_of_docs_training_about_long_preparation_run_as_they_stand(tmp_path: Path) -> None:
-    (piece,) = [one for one in python("training", (ROOT / "docs/training.md").read_text()) if DOWNLOADS in one.lines]
+    (piece,) = [
+        one for one in python("training", (ROOT / "docs/guides/training.md").read_text()) if DOWNLOADS in one.lines
+    ]
     given = ["import os", "import elastic", "def download(): print('downloaded')"]
     (tmp_path / "train.py").write_text("\n".join([*given, *piece.lines]))
     run = Forked(["train.py"], {**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path)

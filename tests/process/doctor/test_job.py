@@ -33,8 +33,8 @@ async def doctor(job: Job, *flags: str) -> tuple[int, str]:
     """
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("ELASTIC_", "PADDLE_"))}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "launcher.ctl", "doctor", "--elastic_server", job.etcd.endpoint),
-        *("--job_id", job.job_id, "--log_dir", str(job.folder), "--checkpoint_dir", str(job.folder), *flags),
+        *(sys.executable, "-P", "-m", "launcher.ctl", "doctor", "--elastic-server", job.etcd.endpoint),
+        *("--job-id", job.job_id, "--log-dir", str(job.folder), "--checkpoint-dir", str(job.folder), *flags),
         env={**kept, "PYTHONPATH": stub_torch.path(job.folder)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -78,7 +78,7 @@ async def test_a_node_with_another_python_is_refused_with_both_values_and_exit_3
     await doctored(job, python="3.10.1")
     other = await job.node("--np", "1:2")
     line = await other.says(f"python is 3.10.1 in job {job.job_id}, {re.escape(own_python())} on this node")
-    assert line.string.endswith("install the same Python on every node, or join all the same with --allow_mismatch")
+    assert line.string.endswith("install the same Python on every node, or join anyway with --allow-mismatch")
     assert await other.exits() == 3
     assert not worker.ended
     assert not first.ended
@@ -86,14 +86,14 @@ async def test_a_node_with_another_python_is_refused_with_both_values_and_exit_3
 
 @story
 async def test_allow_mismatch_joins_all_the_same_and_says_so_in_one_line_even_when_quiet(job: Job) -> None:
-    first = await job.node("--np", "1:2", "--grow_every", "0")
+    first = await job.node("--np", "1:2", "--scale-up-interval", "0")
     await job.world(1, 1)
     await doctored(job, torch="1.13.1")
-    other = await job.node("--np", "1:2", "--grow_every", "0", "--allow_mismatch", "--quiet")
+    other = await job.node("--np", "1:2", "--scale-up-interval", "0", "--allow-mismatch", "--quiet")
     await job.world(2, 2)
     (line,) = other.lines
     assert re.search(
-        r"this node joins although torch is 1\.13\.1 in the job, 2\.\S+ on this node \(--allow_mismatch\)", line
+        r"this node joins although torch is 1\.13\.1 in the job, 2\.\S+ on this node \(--allow-mismatch\)", line
     )
     assert first.id != other.id
 
@@ -110,9 +110,7 @@ async def test_another_script_is_one_warning_line_with_both_digests_and_a_messag
     assert sum("digest" in said for node in job.nodes for said in node.lines) == 1
     code, said = await doctor(job)
     assert code == 0
-    assert re.search(
-        r"^warn  versions: script differs between members; copy the same script to every node$", said, re.M
-    )
+    assert re.search(r"^warn  versions: script differs between nodes; copy the same script to every node$", said, re.M)
     assert f"{line[1]} on {first.id}" in said
     assert f"{line[2]} on {second.id}" in said
 
@@ -156,14 +154,14 @@ async def test_the_interface_that_is_named_is_what_workers_use_unless_the_user_s
     (worker,) = await job.world(1, 1)
     assert (worker.env["NCCL_SOCKET_IFNAME"], worker.env["GLOO_SOCKET_IFNAME"]) == ("lo", "eth7")
     await node.says(r"this node is 127\.0\.0\.1 on lo; NCCL uses lo, gloo uses eth7, as GLOO_SOCKET_IFNAME says")
-    await node.says("GLOO_SOCKET_IFNAME is eth7, and no interface here fits")
+    await node.says("GLOO_SOCKET_IFNAME is eth7, which matches no interface of this host")
 
 
 @story
 async def test_an_interface_that_is_not_there_is_exit_2_with_those_that_are(job: Job) -> None:
     node = await job.node("--nic", "nope0")
     assert await node.exits() == 2
-    await node.says(r"--nic nope0: there is no such interface here; use one of .*lo \(127\.0\.0\.1\)")
+    await node.says(r"--nic nope0: no such interface on this host; use one of .*lo \(127\.0\.0\.1\)")
 
 
 @story
@@ -176,9 +174,9 @@ async def test_a_member_that_its_neighbour_cannot_reach_is_warned_of_when_worker
     await store.txn([], [Put(entry.key, encode(moved), entry.lease)])
     second = await job.node("--np", "2:2", "--quiet")
     world = await job.world(1, 2)
-    line = await second.says(rf"this node does not reach {re.escape(first.id)}: refused; .*")
-    assert line.string.endswith("if workers wait for each other, elastic-ctl doctor shows every way that is closed")
-    assert not any("does not reach" in said for said in first.lines)
+    line = await second.says(rf"this node cannot connect to {re.escape(first.id)}: refused; .*")
+    assert line.string.endswith("if workers wait for each other, elastic-ctl doctor shows every blocked connection")
+    assert not any("cannot connect to" in said for said in first.lines)
     assert not any(worker.ended for worker in world)
     await store.close()
 
@@ -196,9 +194,9 @@ async def test_the_doctor_says_that_all_is_well_and_leaves_no_key_behind(job: Jo
     assert code == 0, said
     assert "\x1b" not in said, "colours are for terminals"
     assert f"ok    job: {job.job_id}: 3 nodes are registered; training with 2 nodes, 1 spare" in said
-    assert "ok    versions: the same on every member (python " in said
-    assert "ok    reachability: every member reaches every other (3 members)" in said
-    assert "ok    missing: nobody" in said
+    assert "ok    versions: the same on every node (python " in said
+    assert "ok    reachability: every node can connect to every other (3 nodes)" in said
+    assert "ok    missing: none" in said
     assert re.search(r"^ok    etcd: answers in ", said, re.M)
     assert re.search(r"^(ok|warn)  +etcd's servers: .* 3\.", said, re.M)
     store, keys = EtcdStore([job.etcd.endpoint]), JobKeys(job.job_id)
@@ -211,16 +209,19 @@ async def test_the_doctor_says_that_all_is_well_and_leaves_no_key_behind(job: Jo
 
 @story
 async def test_the_doctor_names_an_agent_that_stands_still(job: Job) -> None:
-    first = await job.node("--np", "2", "--lease_ttl", "60")
-    second = await job.node("--np", "2", "--lease_ttl", "60")
+    first = await job.node("--np", "2", "--lease-ttl", "60")
+    second = await job.node("--np", "2", "--lease-ttl", "60")
     await job.world(1, 2)
     second.signal(SIGSTOP)
     code, said = await doctor(job)
     second.signal(SIGCONT)
     assert code == 1
-    assert "fail  reachability: 1 way is closed between 2 members; look whether the agents that did not answer" in said
-    assert f"{first.id} does not reach {second.id}: no answer within 2 s" in said
-    assert f"{second.id} did not answer" in said
+    assert (
+        "fail  reachability: 1 connection is blocked between 2 nodes; check whether the agents that did not reply"
+        in said
+    )
+    assert f"{first.id} cannot connect to {second.id}: no answer within 2 s" in said
+    assert f"no reply from {second.id}" in said
 
 
 @story
@@ -230,7 +231,7 @@ async def test_a_probe_from_before_a_node_joined_is_not_answered(job: Job) -> No
     node = await job.node("--np", "1", "--verbose")
     (worker,) = await job.world(1, 1)
     await store.txn([], [Put(keys.probe, encode_probe(Probe("fedcba9876543210", 1.0)))])
-    await node.says("elastic-ctl doctor asked: this node reaches 0 others")
+    await node.says("elastic-ctl doctor: this node can connect to 0 others")
     entries = (await store.list(KeyRange.prefix(keys.answers))).entries
     assert [entry.key for entry in entries] == [keys.answer("fedcba9876543210", node.id)]
     assert entries[0].lease
@@ -244,8 +245,8 @@ async def test_the_doctor_says_who_is_missing_while_a_job_waits(job: Job) -> Non
     await node.says("1 of 3 nodes is here; waiting for 2 more$")
     code, said = await doctor(job)
     assert code == 0
-    assert "warn  missing: 1 of 3 nodes is here; waiting for 2 more; start elastic-launch there" in said
-    assert "ok    reachability: there is one member" in said
+    assert "warn  missing: 1 of 3 nodes is here; waiting for 2 more; start elastic-launch on more nodes" in said
+    assert "ok    reachability: the job has one node" in said
 
 
 @story
@@ -257,8 +258,8 @@ async def test_a_node_that_leaves_or_has_never_come_is_named_in_the_waiting_line
     wide = msgspec.structs.replace(deaf, slots=2, ports=(8000, 8001))
     await store.txn([], [Put(keys.member("deaf-0001"), encode(deaf)), Put(keys.member("wide-0002"), encode(wide))])
     line = await node.says(r"2 of 4 nodes are here; waiting for 2 more; ")
-    assert "wide-0002 does not count: it brings 2 cards, the job uses 1" in line.string
-    await node.says(r"deaf-0001 is registered but cannot be reached from here: refused")
+    assert "wide-0002 does not count: it offers 2 workers per node, the job uses 1" in line.string
+    await node.says(r"deaf-0001 is registered, but this node cannot connect to it: refused")
     await store.close()
 
 
@@ -270,5 +271,5 @@ async def test_a_job_that_is_not_there_fails_the_check_and_a_script_gets_json(jo
     assert told["ok"] is False
     assert told["checks"][-1]["name"] == "job"
     assert told["checks"][-1]["level"] == "fail"
-    assert f"there is no job {job.job_id}" in told["checks"][-1]["text"]
+    assert f"no job {job.job_id}" in told["checks"][-1]["text"]
     assert {"python", "torch", "ports", "log folder", "etcd"} <= {check["name"] for check in told["checks"]}

@@ -224,7 +224,7 @@ def test_a_second_doctor_waits_for_the_first_and_gives_up_in_a_sentence(monkeypa
         assert both == [{"a": ProbeAnswer(0)}] * 2
         monkeypatch.setattr(doctor_probe, "PROBE_TTL_S", 0.2)
         await hall.probe("0123456789abcdef")
-        with pytest.raises(doctor_probe.ProbeBusy, match="another doctor"):
+        with pytest.raises(doctor_probe.ProbeBusy, match="another elastic-ctl doctor"):
             await doctor_probe.probe_members(hall.store, KEYS, ["a"])
 
     played(story)

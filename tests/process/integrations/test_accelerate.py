@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from elastic.testing import Loss, Planned, World, run
+from elastic.testing import NodeFailure, Planned, World, run
 from elastic.testing.result import Result
 from tests.support import gated_training, script_runs
 from tests.support.etcd_servers import Server
@@ -30,8 +30,8 @@ LOOPS = {
     "simple": ("train_without_accumulate", {"total_batch_size": 10}),
 }
 SCHEDULES = {
-    "planned, then a loss of rank 0": [World(3, Planned(at=2)), World(2, Loss(at=4, nodes=(0,))), World(3)],
-    "two lost at once, then planned": [World(3, Loss(at=2, nodes=(0, 2))), World(1, Planned(at=4)), World(3)],
+    "planned, then a loss of rank 0": [World(3, Planned(at=2)), World(2, NodeFailure(at=4, nodes=(0,))), World(3)],
+    "two lost at once, then planned": [World(3, NodeFailure(at=2, nodes=(0, 2))), World(1, Planned(at=4)), World(3)],
 }
 
 
@@ -82,7 +82,7 @@ def test_two_models_that_are_trained_in_turn_on_split_batches_end_with_the_same_
     from tests.scripts.accelerate_training import train_two_models
 
     whole = run(train_two_models, args=(2,), worlds=[3], checkpoint_dir=tmp_path / "whole")
-    worlds = [World(3, Loss(at=2, nodes=(0,))), World(2, Planned(at=5)), World(1)]
+    worlds = [World(3, NodeFailure(at=2, nodes=(0,))), World(2, Planned(at=5)), World(1)]
     changed = run(train_two_models, args=(2,), worlds=worlds, checkpoint_dir=tmp_path / "changed", timeout_s=400)
     assert torch.allclose(changed.values[0], whole.values[0], rtol=0, atol=1e-9)
     batches = {(epoch, step, sample) for epoch, step, used, _ in changed.records for sample in used}
@@ -107,7 +107,7 @@ def test_a_saved_state_is_loaded_by_another_job_in_another_world_and_only_when_t
     saving("first", "project", [World(3)], stop=7)
     checkpoints = tmp_path / "project" / "checkpoints"
     assert {path.name for path in checkpoints.iterdir()} == {".elastic", "checkpoint_1", "checkpoint_2"}
-    second = saving("second", "project", [World(2, Loss(at=10)), World(1)])
+    second = saving("second", "project", [World(2, NodeFailure(at=10)), World(1)])
     assert torch.allclose(second.values[0], whole.values[0], rtol=0, atol=1e-9)
     loaded = [[one for one in world.replicas[0].records if "loaded" in one] for world in second.worlds]
     assert loaded == [
@@ -181,7 +181,7 @@ def test_an_accelerator_that_counts_one_process_of_two_is_refused(tmp_path: Path
 def test_the_example_is_short_and_runs_under_plain_python_and_torchrun(tmp_path: Path) -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 80
     module = ("-m", "elastic.examples.accelerate_digits", "--epochs", "2")
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     alone = completed(module, tmp_path)
     assert [line.rpartition("step")[2] for line in alone] == [" 45  world 1", " 90  world 1"]
     both = completed([*torchrun, *module], tmp_path, ELASTIC_CHECKPOINT_DIR=str(tmp_path / "other"))
@@ -194,7 +194,7 @@ async def test_the_example_loses_the_node_of_rank_0_and_repeats_nothing_that_was
     flags = ("--np", "1:3", "--preload", "accelerate,sklearn.datasets")
     with gated_training.gate(job.folder, "elastic.examples.accelerate_digits", {3: 20}) as gate:
         script = (*gate.words, "--epochs", "6")
-        nodes = [await job.node(*flags, ttl_s=QUICK_TTL_S, settle_s=15, script=script) for _ in range(3)]
+        nodes = [await job.node(*flags, ttl_s=QUICK_TTL_S, join_window_s=15, script=script) for _ in range(3)]
         first = [await node.says(r"generation 1: 3 nodes, world size 3, this is M_id (\d)") for node in nodes]
         rank_0 = nodes[[found[1] for found in first].index("0")]
         await rank_0.shows(r"^epoch 0 .* of 360  step 15  world 3$")
@@ -212,7 +212,7 @@ async def test_the_example_loses_the_node_of_rank_0_and_repeats_nothing_that_was
 SCRIPTS = ("test_ops", "test_sync", "test_script")
 
 
-@pytest.mark.parametrize("flags", [("--local_nodes", "2", "--np", "2"), ("--nproc_per_node", "2")], ids=" ".join)
+@pytest.mark.parametrize("flags", [("--local-nodes", "2", "--np", "2"), ("--nproc-per-node", "2")], ids=" ".join)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_scripts_that_accelerate_tests_itself_with_pass(tmp_path: Path, name: str, flags: tuple[str, ...]) -> None:
     found = importlib.util.find_spec(f"accelerate.test_utils.scripts.{name}")
@@ -238,7 +238,7 @@ def test_accelerate_launch_meets_in_etcd_and_goes_on_without_a_node_that_is_lost
     async def play() -> None:
         async with Torchruns(etcd, tmp_path).open() as job:
             meeting = {"PET_RDZV_ENDPOINT": etcd.endpoint, "PET_RDZV_ID": job.job_id, "PET_NNODES": "1:2"}
-            flags = ("--rdzv_backend", "elastic-etcd", "--rdzv_conf", "last_call_timeout=15s", "--max_restarts", "3")
+            flags = ("--rdzv_backend", "elastic-etcd", "--rdzv_conf", "last_call_timeout=15s", "--max-restarts", "3")
             words = (
                 "-m",
                 "accelerate.commands.launch",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elastic.errors import RunFailed
-from elastic.testing import Loss, Result, World, run
+from elastic.testing import NodeFailure, Result, World, run
 from elastic.testing.schedule import How
 from tests.support.frameworks import needs
 from tests.support.job_harness import Job, story
@@ -68,12 +68,12 @@ def repeated(result: Result) -> int:
 
 CASES: dict[str, tuple[dict[str, Any], list[int], list[int], list[How]]] = {
     "plain": ({}, [3, 2, 3], [3, 7], ["planned", "planned"]),
-    "a node is lost": ({}, [3, 1, 3], [3, 7], ["loss", "planned"]),
+    "a node is lost": ({}, [3, 1, 3], [3, 7], ["node_failure", "planned"]),
     "accumulated gradients and a schedule of steps": (
         {"accumulate": 2, "scheduler": "step", "elastic_options": {"global_batch": 6}},
         [3, 2, 3],
         [3, 7],
-        ["planned", "loss"],
+        ["planned", "node_failure"],
     ),
     "validation, the best files and a plateau": (
         {"validate": True, "callbacks": "best", "scheduler": "plateau"},
@@ -81,16 +81,21 @@ CASES: dict[str, tuple[dict[str, Any], list[int], list[int], list[How]]] = {
         [5, 7],
         ["planned", "planned"],
     ),
-    "files at every other step": ({"callbacks": "often"}, [3, 2, 3], [3, 8], ["planned", "loss"]),
+    "files at every other step": ({"callbacks": "often"}, [3, 2, 3], [3, 8], ["planned", "node_failure"]),
     "two optimizers by hand": ({"net": "ManualNet"}, [3, 1, 2], [3, 7], ["planned", "planned"]),
     "workers of the loader": ({"workers": {"num_workers": 2}}, [3, 2], [3], ["planned"]),
     "workers that live for all epochs": (
         {"workers": {"num_workers": 2, "persistent_workers": True}, "epochs": 3},
         [2, 1],
         [7],
-        ["loss"],
+        ["node_failure"],
     ),
-    "a number of steps": ({"epochs": None, "options": {"max_steps": 10}}, [3, 2, 3], [3, 7], ["planned", "loss"]),
+    "a number of steps": (
+        {"epochs": None, "options": {"max_steps": 10}},
+        [3, 2, 3],
+        [3, 7],
+        ["planned", "node_failure"],
+    ),
     "two loaders": ({"net": "TwoSets", "drop_last": True}, [3, 1, 2], [2, 5], ["planned", "planned"]),
 }
 
@@ -102,7 +107,7 @@ def test_a_run_whose_world_changes_ends_with_the_numbers_of_an_undisturbed_one(c
     changed = trained(tmp_path / "many", worlds, arguments=arguments, change_at=change_at, how=how)
     assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
     assert rest(changed) == rest(undisturbed)
-    assert repeated(changed) <= how.count("loss")
+    assert repeated(changed) <= how.count("node_failure")
     samples = training.SAMPLES // 12 * 12 if "drop_last" in arguments else training.SAMPLES
     for epoch in range(2):
         assert len(used(changed, epoch)) == len(set(used(changed, epoch))) == samples
@@ -122,7 +127,9 @@ def test_training_by_steps_ends_in_the_middle_of_an_epoch(tmp_path: Path) -> Non
 def test_the_loaders_and_the_state_of_a_data_module_are_resumed(tmp_path: Path) -> None:
     arguments = {"data_module": True, "validate": True}
     undisturbed = trained(tmp_path / "one", [1], arguments={})
-    changed = trained(tmp_path / "many", [3, 1, 2], arguments=arguments, change_at=[3, 7], how=["planned", "loss"])
+    changed = trained(
+        tmp_path / "many", [3, 1, 2], arguments=arguments, change_at=[3, 7], how=["planned", "node_failure"]
+    )
     assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
     assert rest(changed) == rest(undisturbed)
     for epoch in range(2):
@@ -163,7 +170,9 @@ def test_early_stopping_in_the_middle_of_an_epoch_comes_at_the_same_step(tmp_pat
         "options": {"val_check_interval": 2},
     }
     undisturbed = trained(tmp_path / "one", [1], arguments=arguments)
-    changed = trained(tmp_path / "many", [3, 1, 3], arguments=arguments, change_at=[4, 6], how=["loss", "planned"])
+    changed = trained(
+        tmp_path / "many", [3, 1, 3], arguments=arguments, change_at=[4, 6], how=["node_failure", "planned"]
+    )
     assert rest(undisturbed)["step"] < 30, "it has to stop before its last step"
     assert rest(changed) == rest(undisturbed)
     assert (weights(changed) - weights(undisturbed)).abs().max() < 1e-9
@@ -186,7 +195,7 @@ def test_a_batch_that_is_larger_than_a_rank_can_hold_gives_the_same_gradient_in_
 def test_after_the_whole_job_was_lost_training_resumes_from_the_newest_file_of_model_checkpoint(tmp_path: Path) -> None:
     arguments = {"callbacks": "often", "epochs": 2}
     undisturbed = trained(tmp_path / "one", [1], arguments=arguments)
-    lost = [World(2, Loss(at=8, nodes=(0, 1))), World(1)]
+    lost = [World(2, NodeFailure(at=8, nodes=(0, 1))), World(1)]
     changed = trained(tmp_path / "many", lost, arguments=arguments)
     last = [step for _, step, generation, _ in changed.records if generation == 2]
     assert min(last) == 7, "the file of step 6 was the newest: that of step 8 was not written when the job was lost"

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from elastic.testing import Failure, Loss, Planned, Result, World, run
+from elastic.testing import Failure, NodeFailure, Planned, Result, World, run
 from tests.scripts import tracked_training
 from tests.support import tracker_files
 from tests.support.tracker_files import Points
@@ -70,7 +70,7 @@ def _way(name: str) -> object:
 @pytest.fixture(scope="module", params=[_way(name) for name in WAYS])
 def tracked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tracked:
     folder = tmp_path_factory.mktemp("tracked")
-    worlds = [World(2, Loss(at=7, nodes=(0,))), World(1, Failure(at=10, rank=0, by="kill")), World(1)]
+    worlds = [World(2, NodeFailure(at=7, nodes=(0,))), World(1, Failure(at=10, rank=0, by="kill")), World(1)]
     return training(str(request.param), folder, worlds, WANDB__TRANSACTION_LOG_FLUSH_INTERVAL="0.05")
 
 

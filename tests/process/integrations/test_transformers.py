@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from elastic.errors import ConfigError
-from elastic.testing import Loss, Planned, World, run
+from elastic.testing import NodeFailure, Planned, World, run
 from elastic.testing.result import Result
 from tests.support import trainer_runs
 from tests.support.frameworks import needs
@@ -80,14 +80,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return training(tmp_path_factory.mktemp("undisturbed"), {}, [1])
 
 
-@pytest.mark.parametrize("how", ["planned", "loss"])
+@pytest.mark.parametrize("how", ["planned", "node_failure"])
 @pytest.mark.parametrize("worlds", [[3, 2, 3], [3, 1, 3]])
 def test_worlds_that_change_end_with_the_weights_logs_and_samples_of_one_that_does_not(
     tmp_path: Path, undisturbed: Result, worlds: list[int], how: str
 ) -> None:
     result = training(tmp_path, {}, worlds, change_at=[3, 7], how=how)
     assert_same(result, undisturbed)
-    assert repeated(result) <= (1 if how == "loss" else 0)
+    assert repeated(result) <= (1 if how == "node_failure" else 0)
     assert "resumed at step" in "".join(result.worlds[1].replicas[0].notes)
 
 
@@ -106,7 +106,7 @@ def test_losses_over_tokens_evaluation_early_stopping_and_loader_workers_carry_o
         "dataloader_num_workers": 1,
     }
     whole = training(tmp_path / "whole", options, [1])
-    changed = training(tmp_path / "changed", options, [2, 1, 2], change_at=[3, 6], how=["loss", "planned"])
+    changed = training(tmp_path / "changed", options, [2, 1, 2], change_at=[3, 6], how=["node_failure", "planned"])
     assert 5 < whole.values[0]["step"] < 20
     assert_same(changed, whole)
     last = json.loads(
@@ -163,7 +163,7 @@ ADAPTERS = {"adapters": "same", "learning_rate": 0.1}
 @needs_peft
 def test_adapters_end_with_the_same_weights_in_worlds_that_change(tmp_path: Path) -> None:
     whole = training(tmp_path / "whole", ADAPTERS, [1])
-    changed = training(tmp_path / "changed", ADAPTERS, [3, 2, 3], change_at=[3, 7], how=["planned", "loss"])
+    changed = training(tmp_path / "changed", ADAPTERS, [3, 2, 3], change_at=[3, 7], how=["planned", "node_failure"])
     assert_same(changed, whole)
     assert "resumed at step" in "".join(changed.worlds[1].replicas[0].notes)
 
@@ -172,7 +172,7 @@ def test_adapters_end_with_the_same_weights_in_worlds_that_change(tmp_path: Path
 def test_adapters_resume_from_a_checkpoint_folder_that_has_the_adapters_alone(tmp_path: Path) -> None:
     options = {**ADAPTERS, "save_strategy": "steps", "save_steps": 4}
     whole = training(tmp_path / "whole", options, [1])
-    changed = training(tmp_path / "changed", options, [World(2, Loss(at=6, nodes=(0, 1))), World(3)])
+    changed = training(tmp_path / "changed", options, [World(2, NodeFailure(at=6, nodes=(0, 1))), World(3)])
     assert_same(changed, whole)
     assert min(record[0] for record in changed.worlds[1].replicas[0].records) == 5
     weights = [path.name for path in (tmp_path / "changed/out/checkpoint-4").glob("*model*")]
@@ -192,7 +192,7 @@ def test_a_job_whose_nodes_are_all_lost_resumes_from_the_newest_checkpoint_folde
     tmp_path: Path, undisturbed: Result
 ) -> None:
     options = {"save_strategy": "steps", "save_steps": 4, "enable_jit_checkpoint": True}
-    worlds = [World(2, Loss(at=6, nodes=(0, 1))), World(1, Planned(at=8)), World(3)]
+    worlds = [World(2, NodeFailure(at=6, nodes=(0, 1))), World(1, Planned(at=8)), World(3)]
     result = training(tmp_path, options, worlds)
     assert_same(result, undisturbed)
     assert min(record[0] for record in result.worlds[1].replicas[0].records) == 5
@@ -325,7 +325,7 @@ def test_the_example_runs_under_torchrun_and_plain_python_resumes_it(tmp_path: P
     words = ["-m", "elastic.examples.hf_trainer", "--output_dir", str(tmp_path / "out"), "--save_steps", "20"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ELASTIC_")}
     environ |= {"OMP_NUM_THREADS": "1", "ELASTIC_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     first = subprocess.run(
         [*torchrun, *words, "--epochs", "1"], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=300
     )

@@ -102,8 +102,8 @@ async def test_the_death_of_the_first_in_a_flood_of_connections_is_noticed_by_th
 @pytest.mark.timeout(300)  # Thirty processes start one after another.
 @story
 async def test_ten_deaths_in_a_row_are_noticed_by_the_link_and_leave_no_descriptor_behind(job: Job) -> None:
-    flags = ("--np", "3", "--grow_every", "0.1")
-    nodes = [await job.node(*flags, ttl_s=LONG_TTL_S, settle_s=0.1) for _ in range(3)]
+    flags = ("--np", "3", "--scale-up-interval", "0.1")
+    nodes = [await job.node(*flags, ttl_s=LONG_TTL_S, join_window_s=0.1) for _ in range(3)]
     world = await job.world(1, 3)
     first = job.node_of(world[0])
     survivors, doomed = nodes[:], job.node_of(world[2])
@@ -111,7 +111,7 @@ async def test_ten_deaths_in_a_row_are_noticed_by_the_link_and_leave_no_descript
     counts: list[dict[str, int]] = []
     for _ in range(DEATHS):
         doomed.signal(SIGKILL)
-        following = await job.node(*flags, ttl_s=LONG_TTL_S, settle_s=0.1)
+        following = await job.node(*flags, ttl_s=LONG_TTL_S, join_window_s=0.1)
         await first.says(rf"{doomed.id} {GONE}")
         await doomed.exits()
         await following.says("generation")
@@ -133,7 +133,7 @@ def open_files(node: Node) -> int:
 async def test_a_first_node_that_stands_still_loses_its_place_with_its_lease_and_comes_back_to_the_job(
     job: Job,
 ) -> None:
-    flags = ("--np", "3", "--grow_every", "0.1")
+    flags = ("--np", "3", "--scale-up-interval", "0.1")
     for _ in range(3):
         await job.node(*flags, ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
@@ -151,7 +151,7 @@ async def test_a_first_node_that_stands_still_loses_its_place_with_its_lease_and
 async def test_a_worker_that_fails_while_another_agent_stands_still_costs_one_restart_after_its_lease(
     job: Job,
 ) -> None:
-    flags = ("--np", "3", "--grow_every", "0.1")
+    flags = ("--np", "3", "--scale-up-interval", "0.1")
     for _ in range(3):
         await job.node(*flags, ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
@@ -166,10 +166,10 @@ async def test_a_worker_that_fails_while_another_agent_stands_still_costs_one_re
 
 @story
 async def test_a_first_node_killed_while_it_waits_for_others_is_followed_by_the_next(job: Job) -> None:
-    first = await job.node("--np", "2:3", ttl_s=LONG_TTL_S, settle_s=3.0)
+    first = await job.node("--np", "2:3", ttl_s=LONG_TTL_S, join_window_s=3.0)
     await first.says("1 of 2 nodes is here")
     for _ in range(2):
-        await job.node("--np", "2:3", ttl_s=LONG_TTL_S, settle_s=3.0)
+        await job.node("--np", "2:3", ttl_s=LONG_TTL_S, join_window_s=3.0)
     await first.says("2 of 3 nodes are here|generation 1")
     first.signal(SIGKILL)
     world = await job.newest_world(2)
@@ -191,9 +191,9 @@ async def test_a_first_node_killed_as_it_publishes_a_generation_is_followed_by_t
 @story
 async def test_a_node_killed_as_its_spare_joins_is_replaced_by_it(job: Job) -> None:
     for _ in range(2):
-        await job.node("--np", "2", "--grow_every", "0.1", ttl_s=LONG_TTL_S)
+        await job.node("--np", "2", "--scale-up-interval", "0.1", ttl_s=LONG_TTL_S)
     world = await job.world(1, 2)
-    spare = await job.node("--np", "2", "--grow_every", "0.1", ttl_s=LONG_TTL_S)
+    spare = await job.node("--np", "2", "--scale-up-interval", "0.1", ttl_s=LONG_TTL_S)
     await spare.says(rf"^\[elastic-launch [^ ]+-{MARK}\] ")
     job.node_of(world[1]).signal(SIGKILL)
     await job.told.until(lambda: any(worker.node == spare.id for worker in job.workers), "a worker of the spare")

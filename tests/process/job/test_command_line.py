@@ -14,9 +14,11 @@ import pytest
 
 from launcher import cli
 from launcher.config import argv as command_line
+from launcher.config import help_page
+from launcher.ctl import cli as ctl
 from tests.support.nvidia_smi import LISTED, smi
 
-SERVER = ("--elastic_server", "203.0.113.77:2379", "--job_id", "j1", "--host", "203.0.113.7")
+SERVER = ("--elastic-server", "203.0.113.77:2379", "--job-id", "j1", "--host", "203.0.113.7")
 LIMIT_S = 30.0
 
 
@@ -56,32 +58,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
-        ((), "train.py"),
+        (("--quiet",), "train.py"),
         (("missing.py",), "missing.py"),
         ((*SERVER, "--np", "0", "train.py"), "--np"),
         ((*SERVER, "--np", "3:2", "train.py"), "--np"),
         ((*SERVER, "--np", "a", "train.py"), "--np"),
-        (("--elastic_server", "203.0.113.77:2379", "train.py"), "--job_id"),
-        (("--elastic_server", "203.0.113.77:2379", "--job_id", "a/b", "train.py"), "--job_id"),
-        (("--elastic_server", "203.0.113.77", "--job_id", "j", "train.py"), "203.0.113.77:2379"),
+        (("--elastic-server", "203.0.113.77:2379", "train.py"), "--job-id"),
+        (("--elastic-server", "203.0.113.77:2379", "--job-id", "a/b", "train.py"), "--job-id"),
+        (("--elastic-server", "203.0.113.77", "--job-id", "j", "train.py"), "203.0.113.77:2379"),
         (("--unknown", "train.py"), "--unknown"),
-        (("--elastic_serv", "203.0.113.77:2379", "train.py"), "--elastic_server"),
-        (("--elastic_server", "203.0.113.77:2379", "--job_id", "j", "--host", "127.0.0.1", "train.py"), "127.0.0.1"),
-        ((*SERVER, "--log_dir", "/proc/none/log", "train.py"), "--log_dir"),
-        ((*SERVER, "--log_dir", "train.py", "train.py"), "--log_dir"),
+        (("--elastic_serv", "203.0.113.77:2379", "train.py"), "--elastic-server"),
+        (("--elastic-server", "203.0.113.77:2379", "--job-id", "j", "--host", "127.0.0.1", "train.py"), "127.0.0.1"),
+        ((*SERVER, "--log-dir", "/proc/none/log", "train.py"), "--log-dir"),
+        ((*SERVER, "--log-dir", "train.py", "train.py"), "--log-dir"),
         (("-m", "no_such_module"), "no_such_module"),
-        (("--gpus", "0,0", "train.py"), "card 0 is there twice"),
-        (("--gpus", "one", "train.py"), "'one' is not a card"),
+        (("--gpus", "0,0", "train.py"), "GPU 0 appears twice"),
+        (("--gpus", "one", "train.py"), "'one' is not a GPU"),
         (("--gpus=", "train.py"), "--gpus"),
-        (("--gpus", "0,", "train.py"), "'0,': a card is missing"),
+        (("--gpus", "0,", "train.py"), "'0,': a GPU is missing"),
         (("--ips", ",10.0.0.1", "train.py"), "',10.0.0.1': a host is missing"),
         (("-m", "train.py"), "there is no module train.py here; write -m train, or leave -m out"),
-        (("--gpus", "0,1", "--nproc_per_node", "3", "train.py"), "--nproc_per_node says 3"),
-        (("--gpus", "0", "--nproc_per_node", "cpu", "train.py"), "contradict"),
-        (("--port_range", "35000", "train.py"), "35000:35099"),
-        (("--port_range", "35005:35000", "train.py"), "35000:35005"),
-        (("--ctrl_port", "0", "train.py"), "--ctrl_port"),
-        (("--ctrl_port", "9988", "--local_nodes", "2", "train.py"), "--ctrl_port 9988"),
+        (("--gpus", "0,1", "--nproc-per-node", "3", "train.py"), "--nproc-per-node is 3"),
+        (("--gpus", "0", "--nproc-per-node", "cpu", "train.py"), "contradict"),
+        (("--port-range", "35000", "train.py"), "35000:35099"),
+        (("--port-range", "35005:35000", "train.py"), "35000:35005"),
+        (("--ctrl-port", "0", "train.py"), "--ctrl-port"),
+        (("--ctrl-port", "9988", "--local-nodes", "2", "train.py"), "--ctrl-port 9988"),
         (("--cluster_node_ips=10.0.0.1", "train.py"), "no such argument: --cluster_node_ips; use --ips"),
         (("--selected_gpus", "0,1", "train.py"), "no such argument: --selected_gpus; use --gpus"),
     ],
@@ -98,9 +100,11 @@ def test_a_card_that_is_not_there_is_one_line_that_names_those_that_are(
     for name, text in smi(folder, LISTED).items():
         monkeypatch.setenv(name, text)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert "there is no card 7 here; there are: 0, 1, 2, 3\n" in refused(("--gpus", "0,7", "train.py"), capsys)
+    assert "there is no GPU 7 on this machine; there are: 0, 1, 2, 3\n" in refused(
+        ("--gpus", "0,7", "train.py"), capsys
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert "card 0 is not in CUDA_VISIBLE_DEVICES (2,3)" in refused(("--gpus", "0", "train.py"), capsys)
+    assert "GPU 0 is not in CUDA_VISIBLE_DEVICES (2,3)" in refused(("--gpus", "0", "train.py"), capsys)
 
 
 def test_another_system_than_linux_is_refused(
@@ -136,6 +140,70 @@ def test_help_goes_to_stdout_in_groups_and_needs_no_script(folder: Path) -> None
     assert cli.main(["-h"]) == 0
 
 
+def test_a_command_line_of_torchrun_runs_as_it_is(folder: Path) -> None:
+    program = folder / "train.py"
+    program.write_text("#!/bin/sh\necho $RANK of $WORLD_SIZE: $*\n")
+    program.chmod(0o755)
+    flags = ("--standalone", "--nnodes=1", "--nproc_per_node", "2", "--rdzv-endpoint", "localhost:0", "--no-python")
+    ran = launched((*flags, "train.py", "--lr", "0.1"), folder, ELASTIC_ETCD="203.0.113.77:2379")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "0 of 2: --lr 0.1\n"
+    assert ran.stderr.count("--rdzv-endpoint has no effect with --standalone") == 1
+
+
+def test_a_shell_completes_both_names_of_a_flag(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert ctl.main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        for name in ("rdzv-endpoint", "elastic-server", "nnodes", "explain", "module"):
+            assert name in script, (shell, name)
+
+
+def test_a_call_without_arguments_shows_the_common_flags_on_stderr_and_ends_with_2(folder: Path) -> None:
+    ran = launched((), folder)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", help_page.short_text())
+
+
+def test_explain_prints_settings_and_sources_and_starts_nothing(folder: Path) -> None:
+    argv = (
+        "--explain",
+        "--nnodes",
+        "2",
+        "--grace",
+        "9s",
+        "--rdzv-backend",
+        "c10d",
+        *SERVER,
+        "train.py",
+        "--key",
+        "geheim",
+    )
+    secrets = {"ELASTIC_JOB_SECRET": "geheimgeheim"}
+    ran = launched(argv, folder, PADDLE_ELASTIC_NP="7", ELASTIC_MAX_RESTARTS="5", **secrets)
+    assert ran.returncode == 0, ran.stderr
+    rows = {line.split()[0]: line.split()[1:] for line in ran.stdout.splitlines() if line.startswith("  --")}
+    assert rows["--np"] == ["2:2", "flag", "--nnodes,", "torchrun's", "name"]
+    assert rows["--max-restarts"] == ["5", "environment", "variable", "ELASTIC_MAX_RESTARTS"]
+    assert rows["--nproc-per-node"] == ["1", "default"]
+    assert "geheim" not in ran.stdout + ran.stderr
+    warning, note = ran.stderr.splitlines()
+    assert warning == "elastic-launch: warning: --grace is now --stop-timeout; the old name works until 0.3"
+    assert note.startswith("elastic-launch: note: --rdzv-backend has no effect: ")
+    assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+def test_explain_reports_a_wrong_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "missing.py" in refused(("--explain", "missing.py"), capsys)
+
+
+def test_a_warning_and_a_note_appear_once_although_a_second_process_runs_the_node(folder: Path) -> None:
+    (folder / "train.py").write_text("")
+    ran = launched(("--save-limit", "9s", "--node-rank", "0", "train.py"), folder, ELASTIC_GRACE="9s")
+    assert ran.returncode == 0, ran.stderr
+    for text in ("--save-limit is now", "ELASTIC_GRACE is now", "--node-rank has no effect"):
+        assert ran.stderr.count(text) == 1, ran.stderr
+
+
 def test_help_of_the_script_is_the_scripts() -> None:
     line = command_line.split_argv(["train.py", "--help"])
     assert (line.asks, line.script_args) == ("", ("--help",))
@@ -161,7 +229,7 @@ def test_closed_standard_descriptors_are_no_crash(folder: Path, closed: str) -> 
 
 
 @pytest.mark.parametrize("taken_by", ["nobody", "a full disk"])
-@pytest.mark.parametrize("command", ["launcher nothing.py", "launcher.ctl status --elastic_server :"])
+@pytest.mark.parametrize("command", ["launcher nothing.py", "launcher.ctl status --elastic-server :"])
 def test_the_exit_code_is_the_same_where_the_line_is_not_taken(folder: Path, command: str, taken_by: str) -> None:
     """1 would say that training has failed."""
     if taken_by == "nobody":
@@ -181,8 +249,8 @@ def test_a_caller_that_ignores_its_children_changes_nothing(folder: Path) -> Non
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
         "os.execv(sys.executable, [sys.executable, '-m', 'launcher', *sys.argv[1:]])"
     )
-    etcd = ("--elastic_server", "127.0.0.1:1", "--job_id", "j", "--connect_timeout", "0.1")
-    command = [sys.executable, "-c", code, *etcd, "--no_warm", "train.py"]
+    etcd = ("--elastic-server", "127.0.0.1:1", "--job-id", "j", "--connect-timeout", "0.1")
+    command = [sys.executable, "-c", code, *etcd, "--no-preload", "train.py"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, timeout=LIMIT_S, text=True, check=False)
     assert "no etcd within 0.1 s" in ran.stderr
     assert (ran.returncode, ran.stderr.count("Traceback")) == (4, 0)
@@ -223,7 +291,7 @@ def test_a_folder_that_is_gone_is_one_line(folder: Path) -> None:
         check=False,
     )
     assert ran.returncode == 2
-    assert ran.stderr.startswith("elastic-launch: error: the folder that you stand in is not there")
+    assert ran.stderr.startswith("elastic-launch: error: the working folder does not exist")
     assert ran.stderr.count("\n") == 1
 
 
@@ -247,7 +315,7 @@ def test_a_lack_of_open_files_is_one_line(folder: Path) -> None:
         )
         return ran.returncode, ran.stderr
 
-    code, said = ended(64, *SERVER, "--nproc_per_node", "8")
+    code, said = ended(64, *SERVER, "--nproc-per-node", "8")
     assert (code, said.count("\n")) == (2, 1)
     assert "a node of 8 workers needs 104 open files" in said
 

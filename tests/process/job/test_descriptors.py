@@ -38,14 +38,14 @@ async def test_an_agent_may_have_all_descriptors_and_its_workers_what_the_user_g
     (again,) = await job.world(2, 1)
     assert files_of(node.nursery()) == files_of(again.pid) == (GIVEN, hard)
     os.kill(node.nursery(), SIGKILL)
-    await node.says("the nursery died, and its workers with it; starting another in 0.5 s")
+    await node.says("the fork server died, and its workers with it; starting another in 0.5 s")
     await job.world(3, 1)
 
 
 @story
 async def test_a_warm_worker_has_the_descriptors_that_the_user_gave_too(job: Job) -> None:
     limited = ("/bin/sh", "-c", f'ulimit -Sn {GIVEN}; exec "$@"', "sh")
-    await job.node("--np", "1", within=limited, environ={"ELASTIC_NO_WARM": "0"})
+    await job.node("--np", "1", within=limited, environ={"ELASTIC_NO_PRELOAD": "0"})
     (worker,) = await job.world(1, 1)
     assert files_of(worker.pid)[0] == GIVEN
 
@@ -71,7 +71,7 @@ async def keys_of(job: Job) -> list[str]:
 @story
 async def test_twelve_changes_and_nodes_that_are_refused_leave_nothing_behind(job: Job) -> None:
     """In the agent and the nursery that live through them, on the machine, and in etcd."""
-    flags = ("--np", "1:2", "--grow_every", "0", "--max_restarts", "100")
+    flags = ("--np", "1:2", "--scale-up-interval", "0", "--max-restarts", "100")
     node = await job.node(*flags)
     await job.world(1, 1)
     other = await job.node(*flags)
@@ -88,7 +88,7 @@ async def test_twelve_changes_and_nodes_that_are_refused_leave_nothing_behind(jo
             other = await job.node(*flags)
             generation += 1
         elif change % 6 == 2:
-            refused = await job.node(*flags, "--nproc_per_node", "2")
+            refused = await job.node(*flags, "--nproc-per-node", "2")
             assert await refused.exits() == 3
             await world[1].dies(SIGKILL)
         else:

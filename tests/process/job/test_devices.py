@@ -18,13 +18,13 @@ async def test_gpus_3_2_gives_local_rank_0_card_3_and_the_banner_says_m_n_and_wo
     world = await job.world(1, 2)
     assert seen(world) == [("0", "3,2", "0"), ("1", "3,2", "1")]
     assert {worker.env["CUDA_DEVICE_ORDER"] for worker in world} == {"PCI_BUS_ID"}
-    await node.says(r"cards of this node, in the order of the local ranks: 3, 2$")
+    await node.says(r"GPUs of this node, in the order of the local ranks: 3, 2$")
     await node.says(r"generation 1: 1 node of 2 workers, world size 2, this is M_id 0 \(ranks 0-1\): ")
 
 
 @story
 async def test_with_one_card_per_worker_each_sees_its_own_alone(job: Job) -> None:
-    await job.node("--gpus=GPU-3, 2", "--one_card_per_worker", environ=four_cards(job.folder))
+    await job.node("--gpus=GPU-3, 2", "--isolate-gpus", environ=four_cards(job.folder))
     assert seen(await job.world(1, 2)) == [("0", "GPU-3", "0"), ("1", "2", "0")]
 
 
@@ -43,9 +43,9 @@ async def test_nodes_may_use_different_cards_but_as_many_and_another_number_is_r
     first = await job.node("--np", "3", "--gpus", "2,3", environ=gpus)
     await first.says("joined")
     other = await job.node("--np", "3", "--gpus", "0,1,2", environ=gpus)
-    line = await other.says("offers 3 cards")
+    line = await other.says("runs 3 workers")
     assert line.string.endswith(
-        f"job {job.job_id} uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
+        f"job {job.job_id} runs 2 on every node; use --nproc-per-node 2, or as many GPUs with --gpus"
     )
     assert await other.exits() == 3
     third = await job.node("--np", "3", "--gpus", "0,1", environ=gpus)
@@ -62,7 +62,7 @@ async def test_nodes_may_use_different_cards_but_as_many_and_another_number_is_r
 
 @story
 async def test_local_nodes_share_the_named_cards(job: Job) -> None:
-    parent = await job.node("--gpus", "3,1,0,2", "--local_nodes", "2", server=False, environ=four_cards(job.folder))
+    parent = await job.node("--gpus", "3,1,0,2", "--local-nodes", "2", server=False, environ=four_cards(job.folder))
     world = await job.world(1, 4)
     assert sorted(seen(world)) == [("0", "0,2", "0"), ("0", "3,1", "0"), ("1", "0,2", "1"), ("1", "3,1", "1")]
     assert {worker.env["CUDA_DEVICE_ORDER"] for worker in world} == {"PCI_BUS_ID"}

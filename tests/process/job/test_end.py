@@ -8,7 +8,7 @@ from signal import SIGTERM
 from tests.support.job_harness import Job, story
 
 ENDED = r"^Job {job} {how} (just now|\d+ seconds? ago) \(run {run}, generation \d+\)"
-AGAIN = r"^To run it again, start it with --rerun; for another job, use another --job_id\.$"
+AGAIN = r"^To run it again, start it with --rerun; for another job, use another --job-id\.$"
 
 
 @story
@@ -28,15 +28,15 @@ async def test_a_node_that_comes_after_the_end_says_when_and_how_it_ended_and_ex
 
 @story
 async def test_a_node_that_comes_after_a_failure_exits_1_and_tells_the_cause(job: Job) -> None:
-    first = await job.node("--np", "1", "--max_restarts", "0")
+    first = await job.node("--np", "1", "--max-restarts", "0")
     (worker,) = await job.world(1, 1)
     await worker.obeys("complain", "no such data")
     await worker.exits(9)
     assert await first.exits() == 1
-    late = await job.node("--np", "1", "--max_restarts", "0")
+    late = await job.node("--np", "1", "--max-restarts", "0")
     assert await late.exits() == 1
     await late.says(ENDED.format(job=job.job_id, how="failed", run=1) + ": no restart is left")
-    await late.says(r"The first to fail was rank 0 on host 127\.0\.0\.1 .*: exit 9\.$")
+    await late.says(r"Root cause: rank 0 on host 127\.0\.0\.1 .*: exit 9\.$")
     await late.says(r"^    no such data$")
     await late.says(AGAIN)
 
@@ -68,11 +68,11 @@ async def test_rerun_typed_on_both_nodes_runs_the_job_again_once(job: Job) -> No
 
 @story
 async def test_rerun_of_a_failed_job_begins_with_a_full_budget(job: Job) -> None:
-    first = await job.node("--np", "1", "--max_restarts", "0")
+    first = await job.node("--np", "1", "--max-restarts", "0")
     (worker,) = await job.world(1, 1)
     await worker.exits(1)
     assert await first.exits() == 1
-    again = await job.node("--np", "1", "--max_restarts", "1", "--rerun")
+    again = await job.node("--np", "1", "--max-restarts", "1", "--rerun")
     (worker,) = await job.newest_world(1)
     await worker.exits(1)
     (worker,) = await job.newest_world(1)
@@ -94,7 +94,7 @@ async def test_rerun_of_a_running_job_is_a_plain_join(job: Job) -> None:
 @story
 async def test_no_member_that_is_done_is_missed_and_nobody_leaves_before_the_verdict(job: Job) -> None:
     """Promise 14: after the first ok a newcomer changes nothing."""
-    nodes = [await job.node("--np", "3", "--grow_every", "0") for _ in range(3)]
+    nodes = [await job.node("--np", "3", "--scale-up-interval", "0") for _ in range(3)]
     world = await job.world(1, 3)
     leaver = job.node_of(world[2])
     leaver.signal(SIGTERM)
@@ -103,7 +103,7 @@ async def test_no_member_that_is_done_is_missed_and_nobody_leaves_before_the_ver
     await first.exits(0)
     done = job.node_of(first)
     await done.says("1 of 2 nodes done; waiting for the others")
-    newcomer = await job.node("--np", "3", "--settle", "0")
+    newcomer = await job.node("--np", "3", "--join-window", "0")
     await newcomer.says("spare")
     assert not second.ended
     await second.exits(0)

@@ -28,7 +28,7 @@ from tests.support.tls_authority import authority
 TOKEN_S = 1
 """A token of etcd lives so long, if nothing is asked with it."""
 LIMIT_S = 60.0
-REFUSED = r"etcd refuses this node \(.*\); what runs goes on as long as it may$"
+REFUSED = r"etcd refuses this node \(.*\); workers continue while their lease is valid$"
 
 
 @pytest.fixture(params=["simple", "jwt"])
@@ -54,7 +54,7 @@ def administrator(job: Job) -> Rights:
 
 def login(job: Job, user: str = "train") -> tuple[str, ...]:
     """The flags of a user."""
-    return "--etcd_user", user, "--etcd_password_file", str(job.folder / "administrator" / f"{user}-password")
+    return "--etcd-user", user, "--etcd-password-file", str(job.folder / "administrator" / f"{user}-password")
 
 
 def timeless(shown: str) -> str:
@@ -64,7 +64,7 @@ def timeless(shown: str) -> str:
 
 def ctl(job: Job, *argv: str, job_id: str = "") -> subprocess.CompletedProcess[str]:
     """`elastic-ctl`, run to its end."""
-    named = ("--elastic_server", job.etcd.endpoint, "--job_id", job_id or job.job_id)
+    named = ("--elastic-server", job.etcd.endpoint, "--job-id", job_id or job.job_id)
     command = (sys.executable, "-m", "launcher.ctl", argv[0], *named, *argv[1:])
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -108,7 +108,7 @@ def test_the_rights_of_the_page_are_enough_for_a_whole_job_over_tls_whose_tokens
         admin = job.folder / "administrator"
         admin.mkdir()
         Rights(admin, job.etcd.endpoint, client).grant("the cluster", "all jobs")
-        files = ("--etcd_ca", client.ca, "--etcd_cert", client.cert, "--etcd_key", client.key)
+        files = ("--etcd-ca", client.ca, "--etcd-cert", client.cert, "--etcd-key", client.key)
         first = await job.node("--np", "2", *files, *login(job))
         by_variables = {f"ELASTIC_ETCD_{name}": getattr(client, name.lower()) for name in ("CA", "CERT", "KEY")}
         secret = {"ELASTIC_ETCD_PASSWORD": PASSWORDS["train"], "ELASTIC_ETCD_USER": "train"}
@@ -123,11 +123,11 @@ def test_the_rights_of_the_page_are_enough_for_a_whole_job_over_tls_whose_tokens
         assert "generation 1" in shown.stdout
         ours.sign("train", "DNS:a.client")  # etcd takes the common name for the user.
         by_name = (
-            "--etcd_ca",
+            "--etcd-ca",
             client.ca,
-            "--etcd_cert",
+            "--etcd-cert",
             ours.path("train.pem"),
-            "--etcd_key",
+            "--etcd-key",
             ours.path("train-key.pem"),
         )
         assert timeless(ctl(job, "status", *by_name).stdout) == timeless(shown.stdout)
@@ -136,7 +136,7 @@ def test_the_rights_of_the_page_are_enough_for_a_whole_job_over_tls_whose_tokens
         world = await job.newest_world(2)
         assert ctl(job, "events", *files, *login(job)).returncode == 0
         looked = ctl(job, "doctor", *files, *login(job))
-        assert "ok    reachability: every member reaches every other" in looked.stdout, looked.stdout
+        assert "ok    reachability: every node can connect to every other (2 nodes)" in looked.stdout, looked.stdout
         for name in ("ELASTIC_ETCD_KEY", "ELASTIC_ETCD_PASSWORD", "ELASTIC_ETCD_PASSWORD_FILE"):
             assert not any(name in worker.env for worker in world)
         await completes(job, nodes)
@@ -154,8 +154,8 @@ def test_the_rights_of_the_page_are_enough_for_a_whole_job_over_tls_whose_tokens
 def test_a_user_with_rights_on_one_job_runs_it_and_neither_reads_nor_writes_another(own_stage: Stage) -> None:
     async def told(job: Job) -> None:
         administrator(job).grant("the cluster", "one job")
-        node = await job.node("--job_id", "j1", *login(job, "train-j1"))
-        other = await job.node("--job_id", "j10", *login(job, "train-j1"))
+        node = await job.node("--job-id", "j1", *login(job, "train-j1"))
+        other = await job.node("--job-id", "j10", *login(job, "train-j1"))
         assert await other.exits() == 3
         (line,) = other.lines
         assert line.startswith(
@@ -183,10 +183,10 @@ def test_what_is_wrong_at_the_start_is_one_line_each_and_exit_3(own_stage: Stage
         ours = authority(job.folder / "tls")
         administrator(job).grant("the cluster", "all jobs")
         nodes = {
-            "speaks no TLS": await job.node("--etcd_ca", ours.client.ca, *login(job)),
-            "it asks who this is": await job.node(),
-            "authentication failed": await job.node("--etcd_user", "nobody", *login(job)[2:]),
-            "permission denied": await job.node("--key_prefix", "/other", *login(job)),
+            "does not use TLS": await job.node("--etcd-ca", ours.client.ca, *login(job)),
+            "it requires a user": await job.node(),
+            "authentication failed": await job.node("--etcd-user", "nobody", *login(job)[2:]),
+            "permission denied": await job.node("--key-prefix", "/other", *login(job)),
         }
         for words, node in nodes.items():
             assert await node.exits() == 3
@@ -201,7 +201,7 @@ def test_what_is_wrong_at_the_start_is_one_line_each_and_exit_3(own_stage: Stage
 async def test_a_server_that_says_nothing_is_given_up_after_the_connect_timeout(job: Job) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"https://127.0.0.1:{silent.getsockname()[1]}"
-        node = await job.node("--elastic_server", server, "--connect_timeout", "1")
+        node = await job.node("--elastic-server", server, "--connect-timeout", "1")
         assert await node.exits() == 4
     assert [line for line in node.lines if line.startswith("elastic-launch: error: no etcd within 1 s at ")]
 
@@ -232,7 +232,7 @@ def test_an_etcd_that_is_full_is_an_outage_and_the_job_goes_on_when_there_is_roo
         admin = administrator(job)
         await _alarm(job, rpc.AlarmRequest.ACTIVATE)
         await restart(job, [node])
-        await node.says(rf"database space exceeded; mend: compact and defragment it.*{REFUSED[-10:]}")
+        await node.says(rf"database space exceeded; fix: compact and defragment it.*{REFUSED[-10:]}")
         admin.run("etcdctl alarm disarm")
         await node.says("etcd answers again")
         await completes(job, [node])
@@ -270,8 +270,8 @@ def test_authentication_that_is_switched_on_meanwhile_costs_nothing_with_a_user_
     own_stage: Stage,
 ) -> None:
     async def told(job: Job) -> None:
-        known = await job.node("--np", "1", "--etcd_user", "job", environ={"ELASTIC_ETCD_PASSWORD": "job-secret"})
-        unknown = await job.node("--np", "1", "--job_id", "other")
+        known = await job.node("--np", "1", "--etcd-user", "job", environ={"ELASTIC_ETCD_PASSWORD": "job-secret"})
+        unknown = await job.node("--np", "1", "--job-id", "other")
         await job.world(1, 1)
         await job.world(1, 1, job_id="other")
         await add_users(job.etcd.endpoint)
@@ -282,7 +282,7 @@ def test_authentication_that_is_switched_on_meanwhile_costs_nothing_with_a_user_
         await again.exits(0)
         assert await known.exits() == 0
         assert nothing_was_refused([known])
-        await unknown.says(r"etcd refuses this node \(.*: it asks who this is; .*")
+        await unknown.says(r"etcd refuses this node \(.*: it requires a user; .*")
         store = EtcdStore([job.etcd.endpoint], options=EtcdOptions(user="root", password="root-secret"))
         await store.list(KeyRange.key("/x"))
         auth = store._servers.rotation.current.stub

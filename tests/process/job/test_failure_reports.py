@@ -20,7 +20,7 @@ LOST_PEER = (
 
 @story
 async def test_every_node_prints_the_sentence_the_log_and_its_host_also_when_a_restart_follows(job: Job) -> None:
-    nodes = [await job.node("--np", "2", "--nproc_per_node", "2") for _ in range(2)]
+    nodes = [await job.node("--np", "2", "--nproc-per-node", "2") for _ in range(2)]
     world = await job.world(1, 4)
     failing = job.node_of(world[2])
     await world[2].obeys("complain", "ValueError: no data")
@@ -31,7 +31,7 @@ async def test_every_node_prints_the_sentence_the_log_and_its_host_also_when_a_r
     for node in nodes:
         place = node.lines.index(abort(4, "2"))
         assert node.lines[place + 1 : place + 5] == [
-            f"The first to fail was rank 2 on host 127.0.0.1 (node {failing.id}): exit 3.",
+            f"Root cause: rank 2 on host 127.0.0.1 (node {failing.id}): exit 3.",
             f"Its log is {failing.folder}/log/workerlog.2 on host 127.0.0.1.",
             "The last lines of rank 2's log:",
             "    ValueError: no data",
@@ -44,26 +44,26 @@ async def test_every_node_prints_the_sentence_the_log_and_its_host_also_when_a_r
 async def test_a_failure_is_told_while_a_worker_elsewhere_still_takes_its_grace_and_not_again_with_the_go(
     job: Job,
 ) -> None:
-    nodes = [await job.node("--np", "2", "--grace", "600", "--loss_grace", "600") for _ in range(2)]
+    nodes = [await job.node("--np", "2", "--stop-timeout", "600", "--failure-stop-timeout", "600") for _ in range(2)]
     stubborn, failing = await job.world(1, 2)
     await stubborn.obeys("ignore", SIGTERM)
     await failing.exits(1)
     for node in nodes:
         await node.says(re.escape(abort(2, "1")))
-        await node.says(r"The first to fail was rank 1 ")
+        await node.says(r"Root cause: rank 1 ")
     assert not stubborn.ended
     await stubborn.exits(0)
     for worker in await job.world(2, 2):
         await worker.exits(0)
     for node in nodes:
         assert await node.exits() == 0
-        await node.says(r"restart 1 of 3; the job goes on")
+        await node.says(r"restart 1 of 3; the job continues")
         assert node.lines.count(abort(2, "1")) == 1
 
 
 @story_with_its_own_etcd
 async def test_a_failure_is_told_also_when_etcd_does_not_answer(job: Job) -> None:
-    node = await job.node("--np", "1", "--nproc_per_node", "2")
+    node = await job.node("--np", "1", "--nproc-per-node", "2")
     _, failing = await job.world(1, 2)
     job.etcd.freeze()
     await failing.exits(1)
@@ -77,7 +77,7 @@ async def test_a_failure_is_told_also_when_etcd_does_not_answer(job: Job) -> Non
 
 @story
 async def test_the_verdict_does_not_tell_again_what_was_told_early(job: Job) -> None:
-    node = await job.node("--np", "1", "--nproc_per_node", "2", "--max_restarts", "0", "--loss_grace", "15")
+    node = await job.node("--np", "1", "--nproc-per-node", "2", "--max-restarts", "0", "--failure-stop-timeout", "15")
     stubborn, failing = await job.world(1, 2)
     await stubborn.obeys("ignore", SIGTERM)
     await failing.exits(1)
@@ -91,7 +91,7 @@ async def test_the_verdict_does_not_tell_again_what_was_told_early(job: Job) -> 
 @story
 async def test_both_ranks_that_fail_by_themselves_are_named_with_their_logs(job: Job) -> None:
     """The second had raised before the first was gone; a large process takes a while to end."""
-    nodes = [await job.node("--np", "2", "--nproc_per_node", "2") for _ in range(2)]
+    nodes = [await job.node("--np", "2", "--nproc-per-node", "2") for _ in range(2)]
     world = await job.world(1, 4)
     await world[3].obeys("complain", TRACEBACK)
     await world[0].obeys("complain", TRACEBACK)
@@ -99,7 +99,8 @@ async def test_both_ranks_that_fail_by_themselves_are_named_with_their_logs(job:
     for node in nodes:
         await node.says(re.escape(abort(4, "0,3")))
         await node.says(
-            r"On host 127\.0\.0\.1: rank 3: raised OSError, and was stopped while it ended, log /.*/log/workerlog\.3\.$"
+            r"On host 127\.0\.0\.1: rank 3: raised OSError, and was stopped while it exited, "
+            r"log /.*/log/workerlog\.3\.$"
         )
 
 
@@ -113,7 +114,7 @@ async def test_the_first_cause_is_named_although_its_echo_was_recorded_first(job
     await world[0].exits(1)
     for node in nodes:
         await node.says(re.escape(abort(3, "1")))
-        await node.says(rf"The first to fail was rank 1 on host 127\.0\.0\.1 \(node {first.id}\): raised OSError")
+        await node.says(rf"Root cause: rank 1 on host 127\.0\.0\.1 \(node {first.id}\): raised OSError")
         await node.says(rf"Its log is {first.folder}/log/workerlog\.1 on host 127\.0\.0\.1\.")
         await node.says(r"^    OSError: \[Errno 5\] Input/output error$")
     await job.world(2, 3)
@@ -125,14 +126,14 @@ async def test_the_first_cause_is_named_although_its_echo_was_recorded_first(job
 
 @story
 async def test_an_echo_alone_is_not_called_the_cause_while_others_have_not_spoken(job: Job) -> None:
-    nodes = [await job.node("--np", "2", "--loss_grace", "15") for _ in range(2)]
+    nodes = [await job.node("--np", "2", "--failure-stop-timeout", "15") for _ in range(2)]
     echo, stubborn = await job.world(1, 2)
     await stubborn.obeys("ignore", SIGTERM)
     await echo.obeys("complain", LOST_PEER)
     await echo.exits(1)
     for node in nodes:
         await node.says(
-            r"rank=\[0\] lost a peer on host 127\.0\.0\.1, see workerlog\.0; the first cause is not known yet, "
+            r"rank=\[0\] lost a peer on host 127\.0\.0\.1, see workerlog\.0; the root cause is not known yet, "
             rf"waiting for {stubborn.node}"
         )
         assert not any("ABORT" in line for line in node.lines)
@@ -141,7 +142,7 @@ async def test_an_echo_alone_is_not_called_the_cause_while_others_have_not_spoke
 @story
 async def test_workers_stopped_because_another_failed_say_so_and_where_to_look(job: Job) -> None:
     for _ in range(2):
-        await job.node("--np", "2", "--nproc_per_node", "2")
+        await job.node("--np", "2", "--nproc-per-node", "2")
     world = await job.world(1, 4)
     await world[2].exits(1)
     await job.world(2, 4)
@@ -230,4 +231,4 @@ async def test_events_are_kept_for_programs_in_the_folder_and_for_people_in_the_
         ("go", 2, node.id),
         ("verdict", 2, node.id),
     ]
-    assert kept[3].text == ("rank=[0] failed on host 127.0.0.1, see workerlog.0; restart 1 of 3; 1 restarts charged")
+    assert kept[3].text == ("rank=[0] failed on host 127.0.0.1, see workerlog.0; restart 1 of 3; 1 restart used")

@@ -13,8 +13,8 @@ from tests.support.script_runs import WARM, completed
 
 DDP_SCRIPT = Path(__file__).parents[3] / "tests" / "scripts" / "torchrun_ddp.py"
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py")
-OURS = ("-m", "launcher", "--local_nodes", "2")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
+OURS = ("-m", "launcher", "--local-nodes", "2")
 
 
 @pytest.mark.timeout(240)
@@ -42,7 +42,7 @@ async def test_what_a_recorded_script_says_when_it_fails_is_in_the_report(job: J
         "from torch.distributed.elastic.multiprocessing.errors import record\n"
         "@record\ndef main():\n    raise RuntimeError('no more disk')\nmain()\n",
     )
-    node = await job.node("--max_restarts", "0", "--no_warm", script=(str(script),))
+    node = await job.node("--max-restarts", "0", "--no-preload", script=(str(script),))
     assert await node.exits() == 1
     assert any("RuntimeError: no more disk" in line for line in node.lines)
 

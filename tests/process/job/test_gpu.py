@@ -55,7 +55,7 @@ def cards(count: int) -> list[tuple[str, str]]:
     """Number and UUID of so many cards, the last ones first; the test is skipped where there are fewer."""
     here = installed_gpus(os.environ)
     if len(here.gpus) < count:
-        pytest.skip(f"needs {count} CUDA cards, this machine has {len(here.gpus)} ({here.trouble})")
+        pytest.skip(f"needs {count} CUDA cards, this machine has {len(here.gpus)} ({here.problem})")
     import torch
 
     if not torch.cuda.is_available():
@@ -65,7 +65,7 @@ def cards(count: int) -> list[tuple[str, str]]:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize(("flags", "script"), [((), "local_rank"), (("--one_card_per_worker",), "just_cuda")])
+@pytest.mark.parametrize(("flags", "script"), [((), "local_rank"), (("--isolate-gpus",), "just_cuda")])
 def test_each_worker_computes_on_its_own_of_the_named_cards(
     tmp_path: Path, count: int, flags: tuple[str, ...], script: str
 ) -> None:
@@ -86,7 +86,8 @@ def test_each_worker_computes_on_its_own_of_the_named_cards(
     assert ran.returncode == 0, ran.stderr
     assert [(tmp_path / str(local)).read_text() for local in range(count)] == [uuid for _, uuid in named]
     log = (tmp_path / "log" / "launcher.log").read_text()
-    assert re.search(r"workers of generation 1 run: .* \(warm\)$", log, re.MULTILINE), log  # Forked before CUDA began.
+    # Forked before CUDA began.
+    assert re.search(r"started the workers of generation 1: .* \(preloaded\)$", log, re.MULTILINE), log
 
 
 @pytest.mark.gpu
@@ -103,7 +104,7 @@ def recovers(folder: Path, *flags: str) -> str:
     (folder / "train.py").write_text(RECOVERS)
     environ = {name: text for name, text in os.environ.items() if not name.startswith(("CUDA_", "ELASTIC_"))}
     ran = subprocess.run(
-        [sys.executable, "-P", "-m", "launcher", "--local_nodes", "1", "--np", "1", *flags, "train.py"],
+        [sys.executable, "-P", "-m", "launcher", "--local-nodes", "1", "--np", "1", *flags, "train.py"],
         cwd=folder,
         env=environ,
         stdin=subprocess.DEVNULL,
@@ -119,5 +120,5 @@ def recovers(folder: Path, *flags: str) -> str:
     assert line, ran.stdout
     print(line[0])
     log = (folder / "log" / "launcher.log").read_text()
-    assert len(re.findall(r"workers of generation \d run: .* \(warm\)$", log, re.MULTILINE)) == 2, log
+    assert len(re.findall(r"started the workers of generation \d: .* \(preloaded\)$", log, re.MULTILINE)) == 2, log
     return ran.stdout

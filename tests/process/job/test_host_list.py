@@ -16,7 +16,7 @@ from tests.support.job_harness import QUICK_TTL_S, Job, story
 
 @story
 async def test_with_a_server_ranks_follow_the_list_and_not_the_order_of_arrival(job: Job) -> None:
-    ips = ("--ips", f"{THIRD},{FIRST},{SECOND}", "--nproc_per_node", "2")
+    ips = ("--ips", f"{THIRD},{FIRST},{SECOND}", "--nproc-per-node", "2")
     nodes = {}
     for host in (FIRST, SECOND, THIRD):
         nodes[host] = await job.node(*ips, "--host", host)
@@ -50,7 +50,7 @@ async def test_a_second_node_of_a_host_is_a_spare_that_takes_over_with_rank_0(jo
     await double.says("1 of 2 nodes is here")
     second = await job.node(*ips, "--host", SECOND, ttl_s=QUICK_TTL_S)
     assert [worker.node for worker in await job.world(1, 2)] == [first.id, second.id]
-    await double.says("spare: generation 1 goes on without this node")
+    await double.says("spare: generation 1 runs without this node")
     await first.killed()
     assert [worker.node for worker in await job.world(2, 2)] == [double.id, second.id]
 
@@ -63,7 +63,7 @@ async def test_a_host_that_the_jobs_list_does_not_name_is_refused_with_the_list(
     await other.says(f"this node is {THIRD}, which is not in --ips of job {job.job_id}: {FIRST},{SECOND}")
     assert await other.exits() == 3
     second = await job.node("--host", SECOND, "--np", "2")
-    await second.says(f"this node follows the job: --ips is {FIRST},{SECOND} there, none here")
+    await second.says(f"this node uses the job's settings: --ips is {FIRST},{SECOND} there, none here")
     await job.world(1, 2)
 
 
@@ -74,11 +74,9 @@ async def test_a_host_that_the_jobs_list_does_not_name_is_refused_with_the_list(
 async def test_without_a_server_the_nodes_meet_at_the_host_that_sorts_first(job: Job) -> None:
     (port,) = free_ports(1)
     second = await static(job, SECOND, port)
-    await second.says(rf"waiting for etcd at {FIRST}:{port}, which {FIRST} serves \(.*\); giving up in \d+ s$")
+    await second.says(rf"waiting for etcd at {FIRST}:{port}, which {FIRST} hosts \(.*\); giving up in \d+ s$")
     first = await static(job, FIRST, port)
-    await first.says(
-        f"this host serves the etcd of job {job.job_id} for the others, on {FIRST}:{port}, and must not be lost"
-    )
+    await first.says(f"this host runs etcd for job {job.job_id} at {FIRST}:{port}; if it goes down, the job pauses")
     world = await job.world(1, 2)
     assert [worker.node for worker in world] == [second.id, first.id]
     assert endpoints(first) == endpoints(second)
@@ -111,7 +109,7 @@ async def test_the_host_that_serves_leaves_last(job: Job) -> None:
     first.signal(SIGTERM)
     (worker,) = await job.world(2, 1)
     assert worker.node == second.id
-    await first.says("1 node of another host is still registered; etcd stays until they have left")
+    await first.says("1 node of another host is still registered; etcd keeps running until they have left")
     await worker.exits(0)
     assert await second.exits() == 0
     assert await first.exits() == 143
@@ -134,8 +132,8 @@ async def test_when_the_host_that_serves_comes_back_the_job_forms_again(job: Job
 async def test_a_node_whose_job_is_not_the_one_that_is_served_says_what_to_look_at(job: Job) -> None:
     (port,) = free_ports(1)
     await static(job, FIRST, port)
-    lost = await static(job, SECOND, port, "--job_id", "another", "--connect_timeout", "3")
-    await lost.says(f"{FIRST} serves etcd, and has not begun job another")
+    lost = await static(job, SECOND, port, "--job-id", "another", "--connect-timeout", "3")
+    await lost.says(f"{FIRST} runs etcd, but has not created job another yet")
     await lost.says(rf"within 3 s .*; does the same command run on {FIRST}, with the same list of hosts\?")
     assert await lost.exits() == 4
 
@@ -147,7 +145,7 @@ async def test_a_port_in_use_is_told_before_anything_is_registered(job: Job) -> 
         other.listen()
         port = other.getsockname()[1]
         node = await static(job, FIRST, port)
-        await node.says(f"port {port} of {FIRST} is in use: .* use another --serve_port, the same on every node$")
+        await node.says(f"port {port} of {FIRST} is in use: .* use another --serve-port, the same on every node$")
         assert await node.exits() == 2
     assert not (node.folder / "log" / "launcher.log").exists()
 
@@ -165,7 +163,7 @@ async def test_a_list_of_this_one_host_is_an_ordinary_job_of_one_node(job: Job) 
 @story
 async def test_a_node_that_several_entries_could_be_is_asked_for_its_host(job: Job) -> None:
     node = await job.node("--ips", SWAPPED, server=False)
-    await node.says(f"{SECOND} and {FIRST} of --ips {SWAPPED} are all this machine; say with --host which")
+    await node.says(f"{SECOND} and {FIRST} of --ips {SWAPPED} are all addresses of this machine; choose one")
     assert await node.exits() == 2
 
 
@@ -191,9 +189,9 @@ async def test_hosts_that_are_named_as_servers_and_workers_meet_in_the_same_way(
     nodes = {}
     for host in (SECOND, FIRST):
         os.mkfifo(job.folder / f"up-{host}")
-        flags = (*lists, "--host", host, "--serve_port", str(port))
+        flags = (*lists, "--host", host, "--serve-port", str(port))
         nodes[host] = await job.node(*flags, server=False, script=script)
-    await nodes[FIRST].says(f"this host serves the etcd of job {job.job_id} for the others, on {FIRST}:{port}")
+    await nodes[FIRST].says(f"this host runs etcd for job {job.job_id} at {FIRST}:{port}")
     for host, node in nodes.items():
         for role in ("TRAINER", "PSERVER"):
             await node.shows(f"{role} {host} of {SECOND}:{two},{FIRST}:{one}$")
@@ -217,7 +215,7 @@ async def test_paddleclouds_variables_stand_for_the_list_and_the_host(job: Job) 
             "PADDLE_PORT": "6170",
             "TRAINER_PORTS_NUM": "1",
         }
-        nodes[host] = await job.node("--serve_port", str(port), server=False, environ=cloud)
+        nodes[host] = await job.node("--serve-port", str(port), server=False, environ=cloud)
     for host, node in nodes.items():
         await node.says(
             f"PaddleCloud's variables are used: PADDLE_TRAINERS gives --ips {SWAPPED}, and this node is {host}"

@@ -46,8 +46,8 @@ async def write(job: Job, *names: str) -> None:
 
 async def ctl(job: Job, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
     """`elastic-ctl`, run to its end."""
-    named = () if command == "list" else ("--job_id", job.job_id)
-    argv = (sys.executable, "-m", "launcher.ctl", command, "--elastic_server", job.etcd.endpoint, *named, *flags)
+    named = () if command == "list" else ("--job-id", job.job_id)
+    argv = (sys.executable, "-m", "launcher.ctl", command, "--elastic-server", job.etcd.endpoint, *named, *flags)
     return await asyncio.to_thread(
         subprocess.run, argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -58,7 +58,7 @@ def test_sixty_large_documents_stop_neither_a_job_nor_a_node_that_joins_nor_elas
     either: Stage,
 ) -> None:
     async def story(job: Job) -> None:
-        nodes = [await job.node("--np", "2:3", "--grow_every", "0") for _ in range(2)]
+        nodes = [await job.node("--np", "2:3", "--scale-up-interval", "0") for _ in range(2)]
         world = await job.world(1, 2)
         await write(job, "members/", "zz/")
         await write(job, "events/")

@@ -23,7 +23,7 @@ print("found", found, flush=True)
 while not os.path.exists(os.environ["ENDS"]):
     time.sleep(0.01)
 """
-READY = r"the next workers start with what the script imports already loaded: ([\w., ]+)"
+READY = r"the next workers start with the script's imports preloaded: ([\w., ]+)"
 NOTHING = "the script imports nothing that the fork server has not loaded"
 
 
@@ -37,7 +37,7 @@ async def start(job: Job, cache: str, *flags: str) -> Node:
 
 
 async def kill_worker(node: Node, g: int) -> None:
-    pids = await node.says(rf"workers of generation {g} run: pids (\d+)")
+    pids = await node.says(rf"started the workers of generation {g}: pids (\d+)")
     os.kill(int(pids[1]), signal.SIGKILL)
 
 
@@ -51,25 +51,25 @@ async def test_the_next_start_and_the_next_job_find_what_the_script_imports(job:
     (job.folder / "ends").touch()
     assert await first.exits() == 0
     assert len(list((job.folder / "cache" / "elastic-launch" / "imports").iterdir())) == 1
-    second = await start(job, "cache", "--np", "1", "--job_id", f"{job.job_id}-2")
+    second = await start(job, "cache", "--np", "1", "--job-id", f"{job.job_id}-2")
     assert (await second.says(READY))[1] == "wave"
     await second.says("joining: registered")
     log = second.text("launcher.log")
-    assert log.index("already loaded: wave") < log.index("joining: registered"), "it registers when it is loaded"
+    assert log.index("preloaded: wave") < log.index("joining: registered"), "it registers when it is loaded"
     assert await second.exits() == 0
     assert second.text("workerlog.0").count("found ['wave']") == 1
 
 
 @story
 async def test_without_learning_nothing_is_loaded_and_nothing_kept(job: Job) -> None:
-    node = await start(job, "cache", "--np", "1", "--no_learn")
+    node = await start(job, "cache", "--np", "1", "--no-learn")
     await node.shows(r"found \[\]")
     await kill_worker(node, 1)
-    await node.says(r"workers of generation 2 run: .*\(warm\)")
+    await node.says(r"started the workers of generation 2: .*\(preloaded\)")
     (job.folder / "ends").touch()
     assert await node.exits() == 0
     assert node.text("workerlog.0").count("found []") == 2
-    assert "is being prepared" not in node.text("launcher.log")
+    assert "preparing a fork server" not in node.text("launcher.log")
     assert not (job.folder / "cache").exists()
 
 
@@ -82,7 +82,7 @@ async def test_a_script_that_was_edited_is_learned_again(job: Job) -> None:
     job.write("script.py", SCRIPT.replace("import wave", "import imaplib"))
     await kill_worker(node, 2)
     await node.shows(r"found \[\]")
-    assert (await node.says("already loaded: (imaplib)"))[1] == "imaplib"
+    assert (await node.says("preloaded: (imaplib)"))[1] == "imaplib"
     (job.folder / "ends").touch()
     assert await node.exits() == 0
 

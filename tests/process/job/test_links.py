@@ -84,7 +84,7 @@ async def test_a_killed_node_is_noticed_long_before_its_lease_ends(job: Job) -> 
 async def test_a_proven_death_whose_lease_could_not_be_ended_at_once_keeps_no_gate_closed(job: Job) -> None:
     cable = Cable(job.etcd.endpoint)
     async with cable.laid() as here:
-        first = await job.node("--np", "2", "--verbose", "--elastic_server", here, ttl_s=LONG_TTL_S)
+        first = await job.node("--np", "2", "--verbose", "--elastic-server", here, ttl_s=LONG_TTL_S)
         await first.says("joined the job")
         await job.node("--np", "2", ttl_s=LONG_TTL_S)
         world = await job.world(1, 2)
@@ -92,7 +92,7 @@ async def test_a_proven_death_whose_lease_could_not_be_ended_at_once_keeps_no_ga
         dead = job.node_of(world[1])
         cable.pull()
         await dead.killed()
-        await first.says("a lease could not be ended yet")
+        await first.says("cannot revoke a lease yet")
         cable.put_back()
         (worker,) = await job.world(2, 1)
         await worker.exits(0)
@@ -147,7 +147,7 @@ async def test_a_worker_that_loses_its_peer_is_not_blamed_for_it(job: Job) -> No
 
 @story
 async def test_an_agent_that_stands_still_is_not_dead(job: Job) -> None:
-    nodes = await three_nodes(job, "--silence_timeout", "0")
+    nodes = await three_nodes(job, "--silence-timeout", "0")
     world = await job.world(1, 3)
     frozen = job.node_of(world[1])
     frozen.signal(SIGSTOP)
@@ -177,7 +177,7 @@ async def unreachable(job: Job, who: int) -> None:
         nodes = []
         for cable in cables:
             here = await stack.enter_async_context(cable.laid())
-            nodes.append(await job.node("--np", "3", "--elastic_server", here, ttl_s=QUICK_TTL_S))
+            nodes.append(await job.node("--np", "3", "--elastic-server", here, ttl_s=QUICK_TTL_S))
         world = await job.world(1, 3)
         alone = job.node_of(world[who])
         cable = cables[nodes.index(alone)]
@@ -199,7 +199,7 @@ async def test_etcd_that_stands_still_for_longer_than_the_leases_stops_nobody(jo
         nodes = []
         for cable in cables:
             here = await stack.enter_async_context(cable.laid())
-            nodes.append(await job.node("--np", "2", "--elastic_server", here, ttl_s=QUICK_TTL_S))
+            nodes.append(await job.node("--np", "2", "--elastic-server", here, ttl_s=QUICK_TTL_S))
         world = await job.world(1, 2)
         for cable in cables:
             cable.pull()
@@ -224,10 +224,10 @@ async def test_a_reader_of_the_keys_cannot_prolong_the_right_to_run_of_a_node(jo
     """A review did this: a node ID that no document has proves the secret, and grants a day whenever it is asked."""
     cable = Cable(job.etcd.endpoint)
     async with cable.laid() as here:
-        flags = ("--np", "2", "--store_outage_limit", "600")
+        flags = ("--np", "2", "--etcd-outage-timeout", "600")
         first = await job.node(*flags, ttl_s=QUICK_TTL_S)
         await first.says("joined the job")
-        cut = await job.node(*flags, "--elastic_server", here, ttl_s=QUICK_TTL_S)
+        cut = await job.node(*flags, "--elastic-server", here, ttl_s=QUICK_TTL_S)
         world = await job.world(1, 2)
         view = await read_everything(job)
         cable.pull()
@@ -235,7 +235,7 @@ async def test_a_reader_of_the_keys_cannot_prolong_the_right_to_run_of_a_node(jo
         ghost = await Ghost.linked(view, cut)
         task = asyncio.create_task(ghost.is_closed())
         await first.killed()
-        await cut.says("the right to run ended")
+        await cut.says("lease expired")
         await job.told.until(lambda: world[1].ended or None, "its worker is gone")
         assert ghost.granted > 0
         cable.put_back()

@@ -87,7 +87,7 @@ def parent(
     words: tuple[str, ...] = (),
     stderr: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[str]]:
-    """`elastic-launch --local_nodes`, whose agents are stand-ins with this behaviour, run by the command `before`.
+    """`elastic-launch --local-nodes`, whose agents are stand-ins with this behaviour, run by the command `before`.
 
     `more` is run before anything else in each process; `flags` are further ones, `words` the script's arguments;
     `stderr` is a pipe unless it is given.
@@ -97,7 +97,7 @@ def parent(
     path = os.pathsep.join((str(tmp_path), *filter(None, (os.environ.get("PYTHONPATH"),))))
     environ = {**os.environ, "PYTHONPATH": path, "STAND_IN": behaviour, "CUDA_VISIBLE_DEVICES": ""}
     environ["TMPDIR"] = str(tmp_path)  # A parent that is killed cannot remove etcd's folder.
-    argv = [*before, sys.executable, "-P", "-m", "launcher", "--local_nodes", str(nodes), *flags]
+    argv = [*before, sys.executable, "-P", "-m", "launcher", "--local-nodes", str(nodes), *flags]
     argv += ["train.py", *words]
     process = subprocess.Popen(
         argv,
@@ -150,11 +150,11 @@ def test_the_parent_tells_how_to_start_a_further_node_with_the_scripts_arguments
     (server,) = started[0]["servers"]
     job_id = started[0]["job_id"]
     lines = text.splitlines()
-    told = lines.index("elastic-launch: one more node, in another terminal of this machine:")
+    told = lines.index("elastic-launch: to add a node, run in another terminal of this host:")
     assert lines[told + 1 : told + 4] == [
-        f"elastic-launch --elastic_server {server} --job_id {job_id} train.py 'a  b' '$c'",
-        "elastic-launch: the status of the job:",
-        f"elastic-ctl status --elastic_server {server} --job_id {job_id}",
+        f"elastic-launch --elastic-server {server} --job-id {job_id} train.py 'a  b' '$c'",
+        "elastic-launch: to see the status of the job, run:",
+        f"elastic-ctl status --elastic-server {server} --job-id {job_id}",
     ]
 
 
@@ -167,31 +167,31 @@ def test_several_nodes_here_are_served_with_those_of_other_machines(tmp_path: Pa
         started = said(process, 2)
         _, text = process.communicate(timeout=LIMIT_S)
     assert [one["servers"] for one in started] == [[f"127.0.0.1:{port}"]] * 2
-    assert f"this host serves the etcd of job {started[0]['job_id']} for the others, on {server}, and" in text
-    line = rf"\S+ elastic-launch --elastic_server {server} --job_id \S+ --np 2 train.py"
-    assert re.search(rf"one more node, on another machine:\n{line}\n", text)
+    assert f"this host runs etcd for job {started[0]['job_id']} at {server}; " in text
+    line = rf"\S+ elastic-launch --elastic-server {server} --job-id \S+ --np 2 train.py"
+    assert re.search(rf"to add a node, run on another host:\n{line}\n", text)
 
 
 def test_a_listed_host_behind_a_mapped_port_serves_at_all_addresses_and_says_so(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    flags = ("--ips", "203.0.113.7,z.invalid", "--host", "203.0.113.7", "--serve_port", str(port))
+    flags = ("--ips", "203.0.113.7,z.invalid", "--host", "203.0.113.7", "--serve-port", str(port))
     with parent(tmp_path, "0", nodes=1, flags=flags) as process:
         (started,) = said(process, 1)
         _, text = process.communicate(timeout=LIMIT_S)
     assert started["servers"] == [f"127.0.0.1:{port}"]
-    assert f" is that of 203.0.113.7: the etcd listens at all of them, on port {port}\n" in text
+    assert f"to which others can connect; etcd listens on all interfaces, port {port}\n" in text
 
 
 def test_an_address_of_another_machine_is_not_served(tmp_path: Path) -> None:
     with parent(tmp_path, "0", flags=("--serve", "203.0.113.7")) as process:
         _, text = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 2
-    assert re.fullmatch(r"elastic-launch: error: --serve 203\.0\.113\.7 is not an address of this machine; .*\n", text)
+    assert re.fullmatch(r"elastic-launch: error: --serve 203\.0\.113\.7 is not an address of this host; .*\n", text)
 
 
 @pytest.mark.parametrize(
     ("flags", "shown"),
-    [((), False), (("--print_secret",), True), (("--print_secret", "--log_format", "json"), True)],
+    [((), False), (("--print-secret",), True), (("--print-secret", "--log-format", "json"), True)],
 )
 def test_a_random_secret_is_printed_to_a_pipe_only_where_that_is_asked_for(
     tmp_path: Path, flags: tuple[str, ...], shown: bool
@@ -199,11 +199,11 @@ def test_a_random_secret_is_printed_to_a_pipe_only_where_that_is_asked_for(
     (port,) = free_ports(1)
     with parent(tmp_path, "0", flags=("--serve", f"127.0.0.1:{port}", *flags)) as process:
         _, text = process.communicate(timeout=LIMIT_S)
-    assert len(re.findall(r"ELASTIC_JOB_SECRET=[0-9a-f]{32} elastic-(?:launch|ctl status) --elastic_server", text)) == (
+    assert len(re.findall(r"ELASTIC_JOB_SECRET=[0-9a-f]{32} elastic-(?:launch|ctl status) --elastic-server", text)) == (
         2 if shown else 0
     )
-    assert ("to see it, start with --print_secret" in text) == (not shown)
-    assert "--print_secret train.py" not in text
+    assert ("to see it, start with --print-secret" in text) == (not shown)
+    assert "--print-secret train.py" not in text
     if "json" in flags:
         assert all(json.loads(line)["level"] for line in text.splitlines())
     if not shown:
@@ -227,9 +227,9 @@ def test_a_terminal_shows_the_random_secret(tmp_path: Path) -> None:
         while data := os.read(controller, 1 << 16):
             text += data
     os.close(controller)
-    (line,) = re.findall(rb"machine:\r\n(.*)\r\n", text)
+    (line,) = re.findall(rb"host:\r\n(.*)\r\n", text)
     assert re.fullmatch(
-        rb"ELASTIC_JOB_SECRET=[0-9a-f]{32} elastic-launch --elastic_server \S+ --job_id \S+ train.py", line
+        rb"ELASTIC_JOB_SECRET=[0-9a-f]{32} elastic-launch --elastic-server \S+ --job-id \S+ train.py", line
     )
 
 
@@ -237,7 +237,7 @@ def test_a_name_without_an_address_is_not_served(tmp_path: Path) -> None:
     with parent(tmp_path, "0", flags=("--serve", "nosuch.invalid")) as process:
         _, text = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 2
-    assert re.fullmatch(r"elastic-launch: error: --serve nosuch\.invalid: .* no address .* name an address .*\n", text)
+    assert re.fullmatch(r"elastic-launch: error: --serve nosuch\.invalid: .* cannot resolve .* use an addr.*\n", text)
 
 
 def test_one_ctrl_c_reaches_every_node_once(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_an_etcd_that_dies_and_cannot_be_started_again_ends_the_nodes_and_is_4(t
         assert process.wait(LIMIT_S) == 4
         assert process.stderr is not None
         lines = process.stderr.read().splitlines()
-        assert "the etcd of this job has ended (killed by SIGKILL, perhaps out of memory); another one" in lines[-2]
+        assert "etcd of this job exited (killed by SIGKILL, perhaps out of memory); starting a new" in lines[-2]
         assert lines[-1] == "elastic-launch: error: the disk is full"
 
 
@@ -307,7 +307,7 @@ def test_an_etcd_that_dies_again_and_again_is_not_started_for_ever() -> None:
 
     lines: list[str] = []
     etcd = Dying("etcd")
-    with pytest.raises(StoreUnavailable, match=r"has ended 6 times, now with: bus error .*; .* --elastic_server"):
+    with pytest.raises(StoreUnavailable, match=r"exited 6 times, most recently: bus error .*; .* --elastic-server"):
         asyncio.run(keep_running(etcd, lines.append))
     assert etcd.starts == len(lines) == STARTS_MAX
 
@@ -390,11 +390,11 @@ def command(*argv: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], st
 
 def test_a_node_gets_the_users_other_flags_and_the_script() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "", "ELASTIC_LOCAL_NODES": "3"}
-    argv, line, environments = command("--job_id", "j", "--grace=5", "--rerun", "--np", "1:3", environ=environ)
+    argv, line, environments = command("--job-id", "j", "--stop-timeout=5", "--rerun", "--np", "1:3", environ=environ)
     config = parse(argv, environments[0])
     assert config.local_nodes == 0
     assert (config.servers, config.job_id, str(config.np)) == (("127.0.0.1:1234",), "j", "1:3")
-    assert (config.grace_s, config.rerun, config.host) == (5.0, True, "127.0.0.1")
+    assert (config.stop_timeout_s, config.rerun, config.host) == (5.0, True, "127.0.0.1")
     assert (config.script, config.script_args) == ("json.tool", ("--np", "x"))
     assert "--rerun" not in line
     assert "--np 1:3 " in line
@@ -425,12 +425,12 @@ def test_what_a_pipe_said_once_is_known_to_every_node_and_on_no_command_line(
     flag: str, variable: str, by_variable: bool
 ) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "", "ELASTIC_JOB_ID": "j"}
-    server = ("--elastic_server=127.0.0.1:1234", "--etcd_user=u") if flag == KNOWN[0] else ()
+    server = ("--elastic-server=127.0.0.1:1234", "--etcd-user=u") if flag == KNOWN[0] else ()
     with pipe(f"{SECRET_TEXT}\n") as name:
         if by_variable:
             environ[f"ELASTIC_{flag.upper()}"] = name
         flags = () if by_variable else (f"--{flag}={name}",)
-        config = check(parse(("--local_nodes=2", *server, *flags, "-m", "json.tool"), environ), environ)
+        config = check(parse(("--local-nodes=2", *server, *flags, "-m", "json.tool"), environ), environ)
     argv, environments = node_argv(config, "127.0.0.1:1234"), node_environments(config, environ)
     for environment in environments:
         who = check(parse(argv, environment), environment).login
@@ -447,8 +447,8 @@ def test_a_file_is_named_to_nodes_and_read_by_each_of_them(tmp_path: Path) -> No
     file = tmp_path / "secret"
     file.write_text(SECRET_TEXT)
     environ = {"CUDA_VISIBLE_DEVICES": ""}
-    config = check(parse((f"--job_secret_file={file}", "-m", "json.tool"), environ), environ)
-    assert f"--job_secret_file={file}" in node_argv(config, "127.0.0.1:1")
+    config = check(parse((f"--job-secret-file={file}", "-m", "json.tool"), environ), environ)
+    assert f"--job-secret-file={file}" in node_argv(config, "127.0.0.1:1")
     assert node_environments(config, environ) == (environ,)
     assert extra_variable(config) == ""
     named = {**environ, "ELASTIC_JOB_SECRET_FILE": str(file)}
@@ -463,7 +463,7 @@ def test_a_node_on_an_interface_that_the_user_names_is_not_sent_to_the_loopback(
     assert (config.nic, config.host) == ("lo", "")
 
 
-@pytest.mark.parametrize("nodes", [(), ("--local_nodes", "3")])
+@pytest.mark.parametrize("nodes", [(), ("--local-nodes", "3")])
 def test_a_further_node_of_a_job_without_np_names_none_and_the_job_takes_it_in(nodes: tuple[str, ...]) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": ""}
     argv, line, environments = command(*nodes, environ=environ)
@@ -477,10 +477,19 @@ def test_a_further_node_of_a_job_without_np_names_none_and_the_job_takes_it_in(n
 
 
 def test_the_line_for_a_further_node_has_what_the_user_typed() -> None:
-    typed = ("--np=2", "--nproc-per-node", "1", "--settle", "1", "--key_prefix=/team/e", "--print_secret", "--quiet")
+    typed = (
+        "--np=2",
+        "--nproc-per-node",
+        "1",
+        "--join-window",
+        "1",
+        "--key-prefix=/team/e",
+        "--print-secret",
+        "--quiet",
+    )
     _, line, _ = command(*typed, environ={"CUDA_VISIBLE_DEVICES": "", "ELASTIC_JOB_ID": "j"})
-    server = "--elastic_server 127.0.0.1:1234 --job_id j"
-    flags = "--np 2 --nproc_per_node 1 --settle=1 --key_prefix=/team/e --quiet"
+    server = "--elastic-server 127.0.0.1:1234 --job-id j"
+    flags = "--np 2 --nproc-per-node 1 --join-window=1 --key-prefix=/team/e --quiet"
     assert line == f"elastic-launch {server} {flags} -m json.tool --np x"
 
 
@@ -489,43 +498,43 @@ def test_the_line_for_the_status_finds_the_job(tmp_path: Path) -> None:
     file.write_text(SECRET_TEXT)
     environ = {"CUDA_VISIBLE_DEVICES": "", "ELASTIC_JOB_ID": "j"}
     config = check(
-        parse(("--key_prefix=/a", "--settle=1", f"--job_secret_file={file}", "-m", "json.tool"), environ), environ
+        parse(("--key-prefix=/a", "--join-window=1", f"--job-secret-file={file}", "-m", "json.tool"), environ), environ
     )
     line = status_line(config, "127.0.0.1:1234", secret=True)
-    flags = f"--elastic_server 127.0.0.1:1234 --job_id j --key_prefix=/a --job_secret_file={file}"
+    flags = f"--elastic-server 127.0.0.1:1234 --job-id j --key-prefix=/a --job-secret-file={file}"
     assert line == f"elastic-ctl status {flags}"
     asked = vars(cli.parser().parse_args(shlex.split(line)[1:]))
     assert named_job(asked, {})[1:] == ("j", "/a")
 
 
 def test_a_further_node_of_this_machine_does_not_get_its_control_port() -> None:
-    argv, line, _ = command("--ctrl_port", "9988", environ={"CUDA_VISIBLE_DEVICES": ""})
+    argv, line, _ = command("--ctrl-port", "9988", environ={"CUDA_VISIBLE_DEVICES": ""})
     assert parse(argv, {}).ctrl_port == 9988
-    assert "--ctrl_port" not in line
+    assert "--ctrl-port" not in line
 
 
 def test_cards_are_shared_out_to_the_nodes_and_the_rest_is_offered_to_a_further_one() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
-    argv, line, environments = command("--local_nodes", "2", environ=environ)
+    argv, line, environments = command("--local-nodes", "2", environ=environ)
     assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["4", "5"]
-    assert argv[6:8] == ("--nproc_per_node", "1")
+    assert argv[6:8] == ("--nproc-per-node", "1")
     assert line.startswith("CUDA_VISIBLE_DEVICES=6 elastic-launch ")
 
 
 def test_with_fewer_cards_than_workers_nobody_gets_one() -> None:
-    _, _, environments = command("--local_nodes", "2", environ={"CUDA_VISIBLE_DEVICES": "0"})
+    _, _, environments = command("--local-nodes", "2", environ={"CUDA_VISIBLE_DEVICES": "0"})
     assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["", ""]
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--server_num=2", "--worker_num=2"),
-        ("--server_num=1", "--worker_num=2", "--heter_worker_num=1", "--run_mode=ps-heter"),
+        ("--server-num=2", "--worker-num=2"),
+        ("--server-num=1", "--worker-num=2", "--heter-worker-num=1", "--run-mode=ps-heter"),
         ("--servers=127.0.0.2:6170", "--workers=127.0.0.2:6171,127.0.0.2"),
         ("--servers=127.0.0.2:6170", "--workers=127.0.0.2", "--np=1"),
-        ("--np=2", "--server_num=1", "--worker_num=2"),
-        ("--local_nodes=3", "--server_num=1", "--worker_num=2"),
+        ("--np=2", "--server-num=1", "--worker-num=2"),
+        ("--local-nodes=3", "--server-num=1", "--worker-num=2"),
     ],
 )
 def test_a_node_has_the_roles_that_its_parent_read(flags: tuple[str, ...]) -> None:
@@ -538,15 +547,15 @@ def test_a_node_has_the_roles_that_its_parent_read(flags: tuple[str, ...]) -> No
 
 def test_the_line_for_another_node_of_workers_has_the_np_that_keeps_servers_apart() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": ""}
-    _, line, _ = command("--local_nodes=3", "--server_num=1", "--worker_num=2", environ=environ)
+    _, line, _ = command("--local-nodes=3", "--server-num=1", "--worker-num=2", environ=environ)
     assert "--np 2+ " in line
     assert "--force" not in line
-    assert "--nproc_per_node" not in line
+    assert "--nproc-per-node" not in line
 
 
 def test_named_cards_are_shared_out_and_not_named_again_to_each_node(tmp_path: Path) -> None:
     environ = {**smi(tmp_path, LISTED), "ELASTIC_GPUS": "0"}
-    argv, line, environments = command("--gpus", "3,0", "--local_nodes", "2", environ=environ)
+    argv, line, environments = command("--gpus", "3,0", "--local-nodes", "2", environ=environ)
     assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["3", "0"]
     assert {one["CUDA_DEVICE_ORDER"] for one in environments} == {"PCI_BUS_ID"}
     for environment in environments:
@@ -572,7 +581,7 @@ def test_where_no_card_is_left_a_further_node_is_told_to_use_none(tmp_path: Path
 
 def test_without_a_driver_each_node_has_its_share_of_cpu_workers(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path)}
-    argv, line, environments = command("--gpus", "4,5,6,7", "--local_nodes", "2", environ=environ)
+    argv, line, environments = command("--gpus", "4,5,6,7", "--local-nodes", "2", environ=environ)
     for environment in environments:
         assert "CUDA_VISIBLE_DEVICES" not in environment
         assert check(parse(argv, environment), environment).slots == 2
@@ -583,7 +592,7 @@ def test_without_a_driver_each_node_has_its_share_of_cpu_workers(tmp_path: Path)
 
 
 def test_a_node_that_sees_its_own_card_alone_is_told_so_by_its_parent(tmp_path: Path) -> None:
-    flags = ("--gpus", "3,2", "--one_card_per_worker")
+    flags = ("--gpus", "3,2", "--isolate-gpus")
     argv, _, (environment,) = command(*flags, environ=smi(tmp_path, LISTED))
     config = check(parse(argv, environment), environment)
-    assert (config.one_card_per_worker, config.shown_gpus) == (True, ("3", "2"))
+    assert (config.isolate_gpus, config.shown_gpus) == (True, ("3", "2"))

@@ -23,7 +23,7 @@ ON_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spa
 
 @story
 async def test_every_node_has_all_endpoints_in_rank_order_rewritten_for_each_generation(job: Job) -> None:
-    nodes = [await job.node("--np", "2", "--nproc_per_node", "2") for _ in range(2)]
+    nodes = [await job.node("--np", "2", "--nproc-per-node", "2") for _ in range(2)]
     world = await job.world(1, 4)
     endpoints = world[0].env["PADDLE_TRAINER_ENDPOINTS"].split(",")
     assert [worker.env["PADDLE_CURRENT_ENDPOINT"] for worker in world] == endpoints
@@ -40,7 +40,7 @@ async def test_every_node_has_all_endpoints_in_rank_order_rewritten_for_each_gen
 
 @story
 async def test_a_node_has_the_logs_of_its_own_ranks_only(job: Job) -> None:
-    nodes = [await job.node("--np", "2", "--nproc_per_node", "2") for _ in range(2)]
+    nodes = [await job.node("--np", "2", "--nproc-per-node", "2") for _ in range(2)]
     world = await job.world(1, 4)
     for node in nodes:
         ranks = [worker.rank for worker in world if worker.node == node.id]
@@ -51,7 +51,7 @@ async def test_a_node_has_the_logs_of_its_own_ranks_only(job: Job) -> None:
 
 @story
 async def test_the_log_folder_is_log_and_is_made_where_the_flag_says(job: Job) -> None:
-    node = await job.node("--np", "1", "--log_dir", "deep/er")
+    node = await job.node("--np", "1", "--log-dir", "deep/er")
     (worker,) = await job.world(1, 1)
     await worker.exits(0)
     assert await node.exits() == 0
@@ -80,7 +80,7 @@ async def test_when_rank_0_moves_the_other_node_shows_it(job: Job) -> None:
 async def test_the_console_can_show_this_nodes_first_all_or_none_with_ranks_where_several_are_shown(job: Job) -> None:
     shown = []
     for console in ("rank0", "local0", "all", "none"):
-        shown.append(await job.node("--np", "4", "--nproc_per_node", "2", "--console", console))
+        shown.append(await job.node("--np", "4", "--nproc-per-node", "2", "--console", console))
         await shown[-1].says("joined")
     world = await job.world(1, 8)
     for worker in world:
@@ -100,7 +100,7 @@ async def test_the_console_can_show_this_nodes_first_all_or_none_with_ranks_wher
 
 @story
 async def test_on_a_console_that_ranks_share_each_line_of_each_of_them_is_there_once_in_its_order(job: Job) -> None:
-    node = await job.node("--np", "1", "--nproc_per_node", "3", "--console", "all")
+    node = await job.node("--np", "1", "--nproc-per-node", "3", "--console", "all")
     world = await job.world(1, 3)
     for worker in world:
         await worker.obeys("print", "ready")
@@ -127,7 +127,7 @@ for number in itertools.count():
 @story
 async def test_json_lines_are_whole_and_say_whose_they_are_also_when_the_agent_is_killed(job: Job) -> None:
     script = job.write("endless.py", ENDLESS_LINES)
-    flags = ("--np", "1", "--nproc_per_node", "2", "--console", "all", "--log_format", "json")
+    flags = ("--np", "1", "--nproc-per-node", "2", "--console", "all", "--log-format", "json")
     node = await job.node(*flags, script=(str(script),))
     for rank in (0, 1):
         await node.shows(f'line 100 .*"rank":{rank}')
@@ -150,7 +150,7 @@ async def test_json_lines_are_whole_and_say_whose_they_are_also_when_the_agent_i
 
 @story
 async def test_a_failure_is_one_json_object(job: Job) -> None:
-    node = await job.node("--np", "1", "--max_restarts", "0", "--log_format", "json")
+    node = await job.node("--np", "1", "--max-restarts", "0", "--log-format", "json")
     (worker,) = await job.world(1, 1)
     await worker.exits(3)
     assert await node.exits() == 1
@@ -163,7 +163,7 @@ async def test_a_failure_is_one_json_object(job: Job) -> None:
 @story
 async def test_older_files_of_a_log_are_kept_on_request(job: Job) -> None:
     script = job.write("runaway.py", RUNAWAY)
-    node = await job.node("--np", "1", "--log_max_bytes", "2MiB", "--log_rotate", "3", script=(str(script),))
+    node = await job.node("--np", "1", "--log-max-bytes", "2MiB", "--log-rotate", "3", script=(str(script),))
     assert await node.exits() == 0
     paths = sorted((node.folder / "log").glob("workerlog.0*"))
     assert [path.name for path in paths] == [f"workerlog.0{end}" for end in ("", ".1", ".2", ".3")]
@@ -213,7 +213,7 @@ async def test_logs_are_begun_anew_on_request_and_nothing_else_in_the_folder_is(
     await node.exits()
     for name in ("workerlog.7", "serverlog.0", "endpoints.9.log", "mine.txt", "workerlog.bak"):
         (log / name).write_text("old\n")
-    again = await job.node("--np", "1", "--log_overwrite", "--rerun", beside=node)
+    again = await job.node("--np", "1", "--log-overwrite", "--rerun", beside=node)
     (worker,) = await job.newest_world(1)
     await worker.exits(0)
     assert await again.exits() == 0
@@ -225,11 +225,11 @@ async def test_logs_are_begun_anew_on_request_and_nothing_else_in_the_folder_is(
 
 @story
 async def test_the_logs_of_an_agent_that_lives_in_the_same_folder_are_never_taken_away(job: Job) -> None:
-    first = await job.node("--np", "1:2", "--grow_every", "0")
+    first = await job.node("--np", "1:2", "--scale-up-interval", "0")
     (worker,) = await job.world(1, 1)
     await worker.obeys("print", "precious")
-    second = await job.node("--np", "1:2", "--log_overwrite", beside=first)
-    await second.says(r"--log_overwrite: another agent writes into .*/log, so that its logs are appended to")
+    second = await job.node("--np", "1:2", "--log-overwrite", beside=first)
+    await second.says(r"--log-overwrite: another agent writes into .*/log, so its logs are appended to")
     await job.world(2, 2)
     assert "precious\n" in first.text("workerlog.0")
 
@@ -239,7 +239,7 @@ async def test_local_nodes_begin_their_shared_folder_anew_once(job: Job) -> None
     old = job.folder / "A" / "log"
     old.mkdir(parents=True)
     (old / "workerlog.5").write_text("old\n")
-    node = await job.node("--local_nodes", "2", "--log_overwrite", server=False)
+    node = await job.node("--local-nodes", "2", "--log-overwrite", server=False)
     for worker in await job.world(1, 2):
         await worker.exits(0)
     assert await node.exits() == 0
@@ -262,7 +262,7 @@ async def test_a_worker_that_writes_without_end_keeps_to_the_bound_and_its_first
     job: Job,
 ) -> None:
     script = job.write("runaway.py", RUNAWAY)
-    flags = ("--np", "1", "--nproc_per_node", "2", "--log_max_bytes", "1MiB")
+    flags = ("--np", "1", "--nproc-per-node", "2", "--log-max-bytes", "1MiB")
     node = await job.node(*flags, script=(str(script),))
     assert await node.exits() == 0
     for rank in (0, 1):
@@ -278,10 +278,10 @@ async def test_a_worker_that_writes_without_end_keeps_to_the_bound_and_its_first
 @story
 async def test_a_disk_that_takes_nothing_more_costs_the_logs_and_neither_the_agent_nor_the_training(job: Job) -> None:
     script = job.write("runaway.py", RUNAWAY)
-    flags = ("--np", "1", "--nproc_per_node", "2")
+    flags = ("--np", "1", "--nproc-per-node", "2")
     node = await job.node(*flags, script=(str(script),), within=IN_SMALL_FILES)
     assert await node.exits() == 0
     for rank in (0, 1):
-        (line,) = (line for line in node.lines if f"workerlog.{rank} cannot be written" in line)
-        assert line.endswith("(File too large); what its worker says is not kept")
+        (line,) = (line for line in node.lines if "cannot write" in line and f"workerlog.{rank} " in line)
+        assert line.endswith("(File too large); its worker's output is not logged")
     assert node.lines[-1].endswith("every worker of generation 1 ended with exit code 0")

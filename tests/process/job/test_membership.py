@@ -42,7 +42,7 @@ async def test_a_node_that_waits_says_so_again_after_ten_seconds(job: Job) -> No
 
 @story
 async def test_two_workers_on_each_of_two_nodes_have_the_environment_of_torchrun(job: Job) -> None:
-    flags = ("--np", "2", "--nproc_per_node", "2", "--max_restarts", "5")
+    flags = ("--np", "2", "--nproc-per-node", "2", "--max-restarts", "5")
     first = await job.node(*flags, script=(str(job.script), "--lr", "0.1"))
     await first.says("joined")
     second = await job.node(*flags, script=(str(job.script), "--lr", "0.1"))
@@ -104,7 +104,7 @@ async def test_survivors_keep_their_order_and_newcomers_are_appended(job: Job) -
     """Rank 0 stays a survivor; the one that leaves makes everybody behind it move up."""
     nodes = []
     for _ in range(3):
-        nodes.append(await job.node("--np", "4", "--grow_every", "0"))
+        nodes.append(await job.node("--np", "4", "--scale-up-interval", "0"))
         await nodes[-1].says("joined")
     first, second, third = nodes
     fourth = await job.node("--np", "4")
@@ -118,11 +118,11 @@ async def test_survivors_keep_their_order_and_newcomers_are_appended(job: Job) -
 
 @story
 async def test_growth_joins_two_newcomers_in_one_restart(job: Job) -> None:
-    first = await job.node("--np", "1", "--settle", "15")
+    first = await job.node("--np", "1", "--join-window", "15")
     (worker,) = await job.world(1, 1)
-    second = await job.node("--np", "3", "--settle", "15", "--force")
+    second = await job.node("--np", "3", "--join-window", "15", "--force")
     await second.says("spare")
-    third = await job.node("--np", "3", "--settle", "15")
+    third = await job.node("--np", "3", "--join-window", "15")
     world = await job.world(2, 3)
     assert [worker.node for worker in world] == [first.id, second.id, third.id]
     await first.says(rf"{second.id}, {third.id} join: stopping this node's workers")
@@ -136,7 +136,7 @@ async def test_n_n_holds_below_n_and_goes_on_when_a_node_comes(job: Job) -> None
     await job.world(1, 2)
     second.signal(SIGTERM)
     assert await second.exits() == 143
-    await first.says(r"1 of 2 nodes is here, the least that may run; waiting for 1 more")
+    await first.says(r"1 of 2 required nodes is here; waiting for 1 more")
     for worker in job.workers:
         await worker.ends()
     third = await job.node("--np", "2:2")
@@ -149,7 +149,7 @@ async def test_a_node_beyond_the_maximum_says_that_it_is_a_spare(job: Job) -> No
     await job.node("--np", "1")
     await job.world(1, 1)
     spare = await job.node("--np", "1")
-    await spare.says("spare: generation 1 goes on without this node, which takes over when one is lost")
+    await spare.says("spare: generation 1 runs without this node, which takes over when another node fails")
     (worker,) = job.workers
     await worker.exits(0)
     for node in job.nodes:
@@ -160,11 +160,11 @@ async def test_a_node_beyond_the_maximum_says_that_it_is_a_spare(job: Job) -> No
 
 @story
 async def test_a_node_with_another_number_of_workers_is_refused_with_both_numbers(job: Job) -> None:
-    await job.node("--np", "1:2", "--nproc_per_node", "2")
+    await job.node("--np", "1:2", "--nproc-per-node", "2")
     world = await job.world(1, 2)
-    other = await job.node("--np", "1:2", "--nproc_per_node", "3")
-    line = await other.says("offers 3 cards")
-    assert f"job {job.job_id} uses 2 on every node; use --nproc_per_node 2" in line.string
+    other = await job.node("--np", "1:2", "--nproc-per-node", "3")
+    line = await other.says("runs 3 workers")
+    assert f"job {job.job_id} runs 2 on every node; use --nproc-per-node 2" in line.string
     assert await other.exits() == 3
     assert not any(worker.ended for worker in world), "nobody else is disturbed"
 
@@ -174,12 +174,12 @@ async def test_a_node_with_another_np_says_so_in_one_line_and_follows(job: Job) 
     first = await job.node("--np", "2")
     await first.says("joined")
     second = await job.node("--np", "1:4")
-    await second.says("this node follows the job: --np is 2 there, 1:4 here$")
+    await second.says("this node uses the job's settings: --np is 2 there, 1:4 here$")
     await job.world(1, 2)
     third = await job.node("--np", "3")
-    await third.says("this node follows the job: --np is 2 there, 3 here$")
+    await third.says("this node uses the job's settings: --np is 2 there, 3 here$")
     await third.says("spare")
-    assert sum("follows" in line for line in third.lines) == 1
+    assert sum("uses the job's settings" in line for line in third.lines) == 1
 
 
 @story
@@ -197,22 +197,22 @@ async def test_force_makes_this_nodes_np_the_jobs(job: Job) -> None:
 @story
 async def test_jobs_whose_names_begin_alike_do_not_touch_each_other(job: Job) -> None:
     one, ten = f"{job.job_id}.1", f"{job.job_id}.10"
-    first = await job.node("--job_id", one, "--np", "1")
-    second = await job.node("--job_id", ten, "--np", "2")
+    first = await job.node("--job-id", one, "--np", "1")
+    second = await job.node("--job-id", ten, "--np", "2")
     (worker,) = await job.world(1, 1, job_id=one)
     assert worker.node == first.id
     await second.says("1 of 2 nodes is here")
     await worker.exits(0)
     assert await first.exits() == 0
-    third = await job.node("--job_id", ten, "--np", "2")
+    third = await job.node("--job-id", ten, "--np", "2")
     world = await job.world(1, 2, job_id=ten)
     assert {worker.node for worker in world} == {second.id, third.id}
 
 
 @story
 async def test_a_node_that_gives_up_waiting_leaves_with_4_and_writes_no_verdict(job: Job) -> None:
-    node = await job.node("--np", "2", "--elastic_timeout", "1")
-    await node.says(r"no world came together in 1 s \(--elastic_timeout\); leaving")
+    node = await job.node("--np", "2", "--join-timeout", "1")
+    await node.says(r"no generation with this node formed in 1 s \(--join-timeout\); exiting, the job stays open")
     assert await node.exits() == 4
     later = [await job.node("--np", "2") for _ in range(2)]
     await job.world(1, 2)
@@ -222,7 +222,7 @@ async def test_a_node_that_gives_up_waiting_leaves_with_4_and_writes_no_verdict(
 @story
 async def test_a_node_that_joins_too_soon_says_when_it_is_taken_in(job: Job) -> None:
     """Only the leader remembers when the job grew; the newest generation came of a failure."""
-    flags = ("--np", "1:3", "--grow_every", "60", "--max_restarts", "3")
+    flags = ("--np", "1:3", "--scale-up-interval", "60", "--max-restarts", "3")
     await job.node(*flags)
     await job.world(1, 1)
     await job.node(*flags)
@@ -230,7 +230,7 @@ async def test_a_node_that_joins_too_soon_says_when_it_is_taken_in(job: Job) -> 
     await job.world(3, 2)
     third = await job.node(*flags)
     await third.says("joined")
-    line = rf"{third.id} joins in (\d+) s \(--grow_every 60\)"
+    line = rf"{third.id} joins in (\d+) s \(--scale-up-interval 60\)"
     said = await third.says(line)
     again = await third.says(line, since=third.lines.index(said.string) + 1)
     assert 7 <= int(said[1]) - int(again[1]) <= 13

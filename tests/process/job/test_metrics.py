@@ -85,10 +85,10 @@ async def started(job: Job, count: int, *flags: str) -> tuple[list[Node], list[S
     """Nodes that report steps, each with a port for monitors."""
     script, ports = job.write("reports.py", REPORTS), free_ports(count)
     nodes = [
-        await job.node(*flags, "--metrics_port", str(port), ttl_s=QUICK_TTL_S, script=(str(script),)) for port in ports
+        await job.node(*flags, "--metrics-port", str(port), ttl_s=QUICK_TTL_S, script=(str(script),)) for port in ports
     ]
     for node in nodes:
-        await node.says("monitors find this node at")
+        await node.says("metrics: http")
     return nodes, [Scraper(job, port) for port in ports]
 
 
@@ -101,13 +101,13 @@ async def test_after_a_kill_the_counters_of_a_node_that_is_left_say_what_happene
     before, _ = at_work[kept]
     assert before["elastic_launch_members"] == before["elastic_launch_world_size"] == 2
     assert before["elastic_launch_state{running}"] == before["elastic_launch_workers{training}"] == 1
-    assert before["elastic_launch_restarts_total{loss}"] == before["elastic_launch_recovery_seconds_count"] == 0
+    assert before["elastic_launch_restarts_total{node lost}"] == before["elastic_launch_recovery_seconds_count"] == 0
     assert await scrapers[kept].get("/readyz") == (200, "1 worker runs in generation 1\n")
     await nodes[1 - kept].killed()
     after, asked = await scrapers[kept].until(lambda page: page["elastic_launch_recovery_seconds_count"] > 0)
     assert asked > 1, "it answered while it recovered"
     restarts = {name: count for name, count in after.items() if "restarts_total" in name and count}
-    assert restarts in ({"elastic_launch_restarts_total{loss}": 1}, {"elastic_launch_restarts_total{failure}": 1})
+    assert restarts in ({"elastic_launch_restarts_total{node lost}": 1}, {"elastic_launch_restarts_total{failure}": 1})
     assert after["elastic_launch_generation"] == 2
     assert after["elastic_launch_members"] == 1
     assert after["elastic_launch_m_id"] == 0
@@ -122,7 +122,7 @@ async def test_after_a_kill_the_counters_of_a_node_that_is_left_say_what_happene
     assert lost > total
     assert 0 < page["elastic_launch_goodput_ratio"] < 1
     assert page.keys() == (await scrapers[kept].page(OPENMETRICS)).keys()
-    assert await scrapers[kept].get("/healthz") == (200, "the agent and its nursery live\n")
+    assert await scrapers[kept].get("/healthz") == (200, "the agent and its fork server run\n")
     nodes[kept].signal(SIGTERM)
     assert await nodes[kept].exits() == 143
 
@@ -130,8 +130,8 @@ async def test_after_a_kill_the_counters_of_a_node_that_is_left_say_what_happene
 @story
 async def test_strangers_and_monitors_that_do_not_behave_disturb_nothing(job: Job) -> None:
     (port,) = free_ports(1)
-    node, scraper = await job.node("--np", "2:2", "--metrics_port", str(port)), Scraper(job, port)
-    await node.says(rf"monitors find this node at http://127\.0\.0\.1:{port}/metrics")
+    node, scraper = await job.node("--np", "2:2", "--metrics-port", str(port)), Scraper(job, port)
+    await node.says(rf"metrics: http://127\.0\.0\.1:{port}/metrics")
     await scraper.says("/readyz", 503, "1 of 2 nodes is here; waiting for 1 more\n")
     assert (await scraper.get("/healthz"))[0] == 200
     assert (await scraper.get("/metrics/"))[0] == (await scraper.get("/"))[0] == 404
@@ -182,13 +182,13 @@ async def _hung_up(writers: list[asyncio.StreamWriter]) -> None:
 async def test_a_port_that_somebody_else_has_is_one_line_and_the_node_goes_on(job: Job) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        node = await job.node("--np", "1", "--metrics_port", f"127.0.0.1:{port}")
+        node = await job.node("--np", "1", "--metrics-port", f"127.0.0.1:{port}")
         (worker,) = await job.world(1, 1)
         await worker.exits(0)
         assert await node.exits() == 0
     said = [line for line in node.lines if "metrics" in line]
     assert len(said) == 1
-    assert "cannot be used (Address already in use): this node goes on without metrics" in said[0]
+    assert "(Address already in use): this node continues without metrics" in said[0]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -208,7 +208,7 @@ def test_any_address_of_ipv6_is_any_of_ipv4_too(host: str) -> None:
 
 @story
 async def test_a_malformed_port_ends_the_command_with_2(job: Job) -> None:
-    node = await job.node("--metrics_port", "localhost")
+    node = await job.node("--metrics-port", "localhost")
     assert await node.exits() == 2
     assert len(node.lines) == 1
 
@@ -216,15 +216,15 @@ async def test_a_malformed_port_ends_the_command_with_2(job: Job) -> None:
 @story_with_its_own_etcd
 async def test_while_etcd_stands_still_a_node_says_for_how_long_and_what_right_is_left(job: Job) -> None:
     (port,) = free_ports(1)
-    node, scraper = await job.node("--metrics_port", str(port)), Scraper(job, port)
+    node, scraper = await job.node("--metrics-port", str(port)), Scraper(job, port)
     (worker,) = await job.world(1, 1)
     before, _ = await scraper.until(lambda page: page["elastic_launch_state{running}"] == 1)
     assert before["elastic_launch_refresh_failures_total"] == 0
     job.etcd.freeze()
     page, _ = await scraper.until(lambda page: page["elastic_launch_refresh_failures_total"] > 0)
     assert page["elastic_launch_store_silence_seconds"] > 0
-    assert page["elastic_launch_right_seconds"] < before["elastic_launch_lease_ttl_seconds"]
-    assert page["elastic_launch_right_at_most_seconds"] > 100
+    assert page["elastic_launch_lease_remaining_seconds"] < before["elastic_launch_lease_ttl_seconds"]
+    assert page["elastic_launch_lease_remaining_max_seconds"] > 100
     assert (await scraper.get("/healthz"))[0] == (await scraper.get("/readyz"))[0] == 200
     job.etcd.thaw()
     await worker.exits(0)

@@ -73,7 +73,7 @@ async def test_a_frozen_node_has_no_worker_left_when_another_takes_its_place_and
 ) -> None:
     """The agent stands still, the nursery does not: it knows until when its workers may run."""
     for _ in range(2):
-        await job.node("--np", "2", "--grow_every", "0", ttl_s=QUICK_TTL_S)
+        await job.node("--np", "2", "--scale-up-interval", "0", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 2)
     frozen = job.node_of(world[0])
     frozen.signal(SIGSTOP)
@@ -81,7 +81,7 @@ async def test_a_frozen_node_has_no_worker_left_when_another_takes_its_place_and
     (worker,) = await job.world(2, 1)
     assert worker.node == world[1].node
     frozen.signal(SIGCONT)
-    await frozen.says("the right to run ended")
+    await frozen.says("lease expired")
     await frozen.says("registered again")
     again = await job.world(3, 2)
     assert [worker.node for worker in again] == [world[1].node, world[0].node]
@@ -89,21 +89,23 @@ async def test_a_frozen_node_has_no_worker_left_when_another_takes_its_place_and
         await worker.exits(0)
     for node in job.nodes:
         assert await node.exits() == 0
-    assert not any("the nursery died" in line for line in frozen.lines), "it did its duty and was heard"
+    assert not any("the fork server died" in line for line in frozen.lines), "it did its duty and was heard"
 
 
 @story
 async def test_a_spare_does_not_start_while_workers_of_a_frozen_node_may_run(job: Job) -> None:
     """The whole world is frozen; `play` sees to it that no two worlds run at once."""
-    first = await job.node("--np", "1", "--store_outage_limit", "3", ttl_s=QUICK_TTL_S)
+    first = await job.node("--np", "1", "--etcd-outage-timeout", "3", ttl_s=QUICK_TTL_S)
     (old,) = await job.world(1, 1)
-    spare = await job.node("--np", "1", "--store_outage_limit", "3", ttl_s=QUICK_TTL_S)
+    spare = await job.node("--np", "1", "--etcd-outage-timeout", "3", ttl_s=QUICK_TTL_S)
     await spare.says("spare")
     first.signal(SIGSTOP)
     (worker,) = await job.world(2, 1)
     assert worker.node == spare.id
     assert old.ended
-    await spare.says(rf"{first.id} vanished without a word and may still run for \d s \(--store_outage_limit 3\)")
+    await spare.says(
+        rf"{first.id} disappeared without deregistering and may still run for \d s \(--etcd-outage-timeout 3\)"
+    )
     first.signal(SIGCONT)
     await first.says("spare")
 
@@ -114,7 +116,7 @@ async def test_the_nursery_killed_costs_its_workers_and_the_job_goes_on(job: Job
     world = await job.world(1, 2)
     hit = job.node_of(world[1])
     os.kill(hit.nursery(), SIGKILL)
-    await hit.says("the nursery died, and its workers with it; starting another")
+    await hit.says("the fork server died, and its workers with it; starting another")
     again = await job.world(2, 2)
     assert [worker.node for worker in again] == [worker.node for worker in world]
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"0"}, "the machine's fault is free"
@@ -133,7 +135,7 @@ async def test_the_last_node_killed_and_the_command_typed_again_goes_on_without_
     (worker,) = await job.newest_world(1)
     assert worker.node == second.id
     assert worker.generation > 1
-    await second.says(f"{first.id} was on this machine, and nothing is left of it")
+    await second.says(f"{first.id} ran on this host, and all its processes have exited")
     left = list((job.folder / "tmp").glob("elastic-node-*"))
     assert [str(path) for path in left] == [os.path.dirname(worker.env["ELASTIC_PROGRESS_FILE"])]
 

@@ -42,7 +42,7 @@ async def test_an_old_etcd_that_is_opened_to_others_without_a_secret_is_a_warnin
     job: Job,
 ) -> None:
     (port,) = free_ports(1)
-    flags = ("--ips", "203.0.113.7,z.invalid", "--host", "203.0.113.7", "--serve_port", str(port), "--np", "1")
+    flags = ("--ips", "203.0.113.7,z.invalid", "--host", "203.0.113.7", "--serve-port", str(port), "--np", "1")
     node = await job.node(*flags, server=False, environ=on_path(job, OLD_RELEASE))
     about_release, about_secret = await ended(job, node)
     assert about_release == f"elastic-launch: warning: {etcd_addresses.old_release(OLD_RELEASE, closed=False)}"

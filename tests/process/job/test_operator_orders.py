@@ -30,18 +30,18 @@ async def events(job: Job) -> str:
 @story
 async def test_scale_takes_in_a_spare_and_makes_one_again(job: Job) -> None:
     for _ in range(2):
-        await job.node("--np", "1:1", "--grow_every", "0")
+        await job.node("--np", "1:1", "--scale-up-interval", "0")
     await job.world(1, 1)
     await job.told.until(lambda: any("spare: " in line for node in job.nodes for line in node.lines), "a spare")
     ran = await ran_ctl(job, "scale", "--np", "1:2")
-    said = f"{job.job_id}: --np 1 becomes 1:2; 1 node runs: 1 that waits will be taken in\n"
+    said = f"{job.job_id}: --np 1 becomes 1:2; 1 node runs: 1 waiting node will join\n"
     assert ran == (0, said, "")
     await job.newest_world(2)
     assert (await ran_ctl(job, "scale", "--np", "1:2")).out == f"{job.job_id}: --np is 1:2 already\n"
     ran = await ran_ctl(job, "scale", "--np", "1")
-    assert ran.out.endswith("2 nodes run: 1 of them will leave the world and wait as a spare\n")
+    assert ran.out.endswith("2 nodes run: 1 of them will stop and wait as a spare\n")
     await job.newest_world(1)
-    assert "order: elastic-ctl scale: --np 1:2 becomes 1" in await events(job)
+    assert "action: elastic-ctl scale: --np 1:2 becomes 1" in await events(job)
 
 
 @story
@@ -57,7 +57,7 @@ async def test_a_drained_node_saves_leaves_with_exit_code_0_and_the_others_go_on
     ran = await ran_ctl(job, "drain", "0")
     assert (ran.code, ran.err) == (0, "")
     first, *later = ran.out.splitlines()
-    assert first == f"{job.job_id}: {leaving.id} is told to leave"
+    assert first == f"{job.job_id}: draining {leaving.id}"
     assert f"{leaving.id} has left" in later  # Before or after the next world has begun.
     assert await leaving.exits() == 0
     await leaving.says(r"left \(elastic-ctl drain by me@.*\); the job stays open")
@@ -66,13 +66,13 @@ async def test_a_drained_node_saves_leaves_with_exit_code_0_and_the_others_go_on
     assert "SignalInfo" not in leaving.text("workerlog.0")
     ran = await ran_ctl(job, "drain", leaving.id)
     assert ran.code == 2
-    assert f"'{leaving.id}' is no node, M_id or host of this job; its nodes: {old[1].node}" in ran.err
+    assert f"'{leaving.id}' is not a node, node rank (M_id) or host of this job; its nodes: {old[1].node}" in ran.err
 
 
 @story
 async def test_a_drain_with_a_deadline_ends_workers_that_take_longer(job: Job) -> None:
     for _ in range(2):
-        await job.node("--np", "2", "--save_limit", "100", "--grace", "100")
+        await job.node("--np", "2", "--save-timeout", "100", "--stop-timeout", "100")
     old = await job.world(1, 2)
     for worker in old:
         await worker.obeys("ignore", SIGTERM)
@@ -81,7 +81,7 @@ async def test_a_drain_with_a_deadline_ends_workers_that_take_longer(job: Job) -
     ran = await ran_ctl(job, "drain", leaving.id, "--deadline", "4")
     assert ran.code == 0
     assert await leaving.exits() == 0
-    await leaving.says(r"no time is left \(.*elastic-ctl drain by me@.*\): ending this node's workers")
+    await leaving.says(r"deadline reached \(.*elastic-ctl drain by me@.*\): killing this node's workers")
 
 
 @story
@@ -100,7 +100,7 @@ async def test_stop_lets_the_workers_save_and_ends_every_agent_with_0(job: Job) 
     assert [await node.exits() for node in job.nodes] == [0, 0]
     for node in job.nodes:
         (log,) = node.logs().glob("workerlog.*")
-        assert "asked to save and to leave for a planned change: elastic-ctl stop by me@" in log.read_text()
+        assert "asked to save and to exit for a planned change: elastic-ctl stop by me@" in log.read_text()
         assert any("the job was stopped: elastic-ctl stop by me@" in line for line in node.lines)
     late = await job.node("--np", "2")
     assert await late.exits() == 0
@@ -114,11 +114,11 @@ async def test_stop_lets_the_workers_save_and_ends_every_agent_with_0(job: Job) 
 @story
 async def test_stop_now_ends_workers_that_would_take_long_to_save(job: Job) -> None:
     for _ in range(2):
-        await job.node("--np", "2", "--save_limit", "100", "--grace", "100")
+        await job.node("--np", "2", "--save-timeout", "100", "--stop-timeout", "100")
     for worker in await job.world(1, 2):
         await worker.obeys("ignore", SIGTERM)
         await listens(worker)
-    assert (await ran_ctl(job, "stop", "--no_wait")).code == 0
+    assert (await ran_ctl(job, "stop", "--no-wait")).code == 0
     await job.nodes[0].says("elastic-ctl stop by me@.*: stopping this node's workers")
     first, last = (await ran_ctl(job, "stop", "--now")).out.splitlines()
     assert first == f"{job.job_id} is stopped; 2 nodes end at once"
@@ -140,7 +140,7 @@ async def test_a_stopped_job_runs_again_with_rerun(job: Job) -> None:
 
 @story
 async def test_stop_writes_the_verdict_where_all_agents_die_meanwhile(job: Job) -> None:
-    node = await job.node("--np", "1", "--save_limit", "100", "--grace", "100", ttl_s=QUICK_TTL_S)
+    node = await job.node("--np", "1", "--save-timeout", "100", "--stop-timeout", "100", ttl_s=QUICK_TTL_S)
     (worker,) = await job.world(1, 1)
     await worker.obeys("ignore", SIGTERM)
     await listens(worker)
@@ -163,7 +163,7 @@ async def test_a_job_whose_spec_somebody_damaged_can_be_stopped_at_once(job: Job
     await put(job, key, b"{bad")
     ran = await ran_ctl(job, "stop")
     assert ran.code == 1
-    assert f"{key} cannot be read, so nobody could save" in ran.err
+    assert f"cannot parse {key}, so no node could save" in ran.err
     ran = await ran_ctl(job, "stop", "--now")
     assert (ran.code, ran.err) == (0, "")
     assert "was stopped just now (run 1, generation 1): elastic-ctl stop --now by me@" in ran.out
@@ -172,7 +172,7 @@ async def test_a_job_whose_spec_somebody_damaged_can_be_stopped_at_once(job: Job
 
 @story
 async def test_a_save_goes_on_although_the_lease_of_its_node_ends_early(job: Job) -> None:
-    node = await job.node("--np", "1", "--save_limit", "100", "--grace", "100")
+    node = await job.node("--np", "1", "--save-timeout", "100", "--stop-timeout", "100")
     (worker,) = await job.world(1, 1)
     await worker.obeys("ignore", SIGTERM)
     await listens(worker)

@@ -26,7 +26,7 @@ async def test_the_console_shows_rank_0_where_it_runs_with_stdout_and_stderr_apa
 
 @story
 async def test_a_workers_log_has_a_header_its_output_and_a_closing_line(job: Job) -> None:
-    node = await job.node("--np", "1", "--nproc_per_node", "2")
+    node = await job.node("--np", "1", "--nproc-per-node", "2")
     world = await job.world(1, 2)
     for worker in world:
         await worker.obeys("print", f"I am {worker.rank}")
@@ -70,4 +70,4 @@ async def test_quiet_says_nothing_of_a_job_that_ends_well_and_verbose_says_more(
     assert quiet.lines == []
     assert "joined the job" in quiet.text("launcher.log")
     (pid,) = (worker.pid for worker in world if worker.node == verbose.id)
-    await verbose.says(f"workers of generation 1 run: pids {pid}")
+    await verbose.says(f"started the workers of generation 1: pids {pid}")

@@ -85,7 +85,7 @@ async def test_a_script_that_reads_only_paddles_variables_trains_on_two_nodes_an
 @story
 async def test_fleet_finds_two_workers_on_each_of_two_nodes(job: Job) -> None:
     script = job.write("train.py", FLEET)
-    flags = ("--np", "2", "--nproc_per_node", "2", "--console", "all")
+    flags = ("--np", "2", "--nproc-per-node", "2", "--console", "all")
     nodes = [await job.node(*flags, script=(str(PADDLE), str(script))) for _ in range(2)]
     assert [await node.exits() for node in nodes] == [0, 0]
     said = sorted(line.removeprefix(f"[{node.id}] ") for node in nodes for line in node.shown if "worker" in line)

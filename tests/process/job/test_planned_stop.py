@@ -1,4 +1,4 @@
-"""A planned stop: workers that listen are asked to save and to leave; what follows when they do not, or cannot."""
+"""A planned stop: workers that listen are asked to save and to exit; what follows when they do not, or cannot."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from signal import SIGKILL, SIGSTOP, SIGTERM
 from tests.support.job_harness import QUICK_TTL_S, Job, story
 from tests.support.worker_messages import listens
 
-GROWING = ("--np", "1:3", "--grow_every", "0")
+GROWING = ("--np", "1:3", "--scale-up-interval", "0")
 
 
 @story
 async def test_a_planned_growth_asks_workers_that_listen_and_they_leave_without_a_signal(job: Job) -> None:
-    first = await job.node(*GROWING, "--nproc_per_node", "2")
+    first = await job.node(*GROWING, "--nproc-per-node", "2")
     old = await job.world(1, 2)
     for worker in old:
         await worker.obeys("ignore", SIGTERM)
         await listens(worker)
         worker.order("leave", 143)
-    second = await job.node(*GROWING, "--nproc_per_node", "2")
+    second = await job.node(*GROWING, "--nproc-per-node", "2")
     world = await job.world(2, 4)
     assert [worker.node for worker in world] == [first.id, first.id, second.id, second.id]
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in world} == {"0"}
     for rank in range(2):
         log = first.text(f"workerlog.{rank}").partition("gen 2")[0]
-        assert f"==== asked to save and to leave for a planned change: {second.id} joins ====" in log
+        assert f"==== asked to save and to exit for a planned change: {second.id} joins ====" in log
         assert f"asked: for a planned change: {second.id} joins" in log
-        assert f"==== rank {rank} gen 1 ended: saved and left as it was asked to ====" in log
+        assert f"==== rank {rank} gen 1 ended: saved and exited as requested ====" in log
         assert "SignalInfo" not in log
     for worker in world:
         await worker.exits(0)
@@ -46,8 +46,8 @@ async def test_by_default_workers_that_listen_are_asked_for_each_newcomer_and_ot
         nodes.append(await job.node("--np", "1:4"))
     await job.world(3, 3)
     await job.node("--np", "1:4")
-    await nodes[0].says(r"leader: .* joins in \d+ s \(--grow_every 60\)$")
-    assert sum("--grow_every" in line for line in nodes[0].lines) == 1
+    await nodes[0].says(r"leader: .* joins in \d+ s \(--scale-up-interval 60\)$")
+    assert sum("--scale-up-interval" in line for line in nodes[0].lines) == 1
 
 
 @story
@@ -69,35 +69,35 @@ async def test_a_drain_asks_the_workers_of_every_node(job: Job) -> None:
 
 @story
 async def test_a_worker_that_ignores_the_word_gets_sigterm_after_the_limit_and_then_sigkill(job: Job) -> None:
-    first = await job.node(*GROWING, "--save_limit", "0.5", "--grace", "0.4", "--loss_grace", "0.4")
+    first = await job.node(*GROWING, "--save-timeout", "0.5", "--stop-timeout", "0.4", "--failure-stop-timeout", "0.4")
     (deaf,) = await job.world(1, 1)
     await deaf.obeys("ignore", SIGTERM)
     await listens(deaf)
     await job.node(*GROWING)
-    await first.says(r"rank 0 did not leave within 0\.5 s \(--save_limit\) after the word: SIGTERM$")
+    await first.says(r"rank 0 did not exit within 0\.5 s \(--save-timeout\) after the request: SIGTERM$")
     await job.world(2, 2)
     log = first.text("workerlog.0")
-    asked, signalled = log.index("asked to save and to leave"), log.index("[SignalInfo: *** SIGTERM")
+    asked, signalled = log.index("asked to save and to exit"), log.index("[SignalInfo: *** SIGTERM")
     assert asked < signalled < log.index("gen 1 ended: stopped by the launcher (SIGKILL)")
 
 
 @story
 async def test_a_worker_that_has_committed_nothing_has_its_grace_only(job: Job) -> None:
-    first = await job.node(*GROWING, "--save_limit", "1000", "--grace", "0.4", "--loss_grace", "0.4")
+    first = await job.node(*GROWING, "--save-timeout", "1000", "--stop-timeout", "0.4", "--failure-stop-timeout", "0.4")
     (deaf,) = await job.world(1, 1)
     await listens(deaf, committed=False)
     await job.node(*GROWING)
-    await first.says(r"rank 0 did not leave within 0\.4 s \(--grace\) after the word: SIGTERM$")
+    await first.says(r"rank 0 did not exit within 0\.4 s \(--stop-timeout\) after the request: SIGTERM$")
     await job.world(2, 2)
 
 
 @story
 async def test_a_worker_that_does_not_listen_is_signalled_while_another_still_saves(job: Job) -> None:
-    first = await job.node(*GROWING, "--nproc_per_node", "2", "--grace", "0.4", "--loss_grace", "0.4")
+    first = await job.node(*GROWING, "--nproc-per-node", "2", "--stop-timeout", "0.4", "--failure-stop-timeout", "0.4")
     saving, plain = await job.world(1, 2)
     await listens(saving)
     await plain.obeys("ignore", SIGTERM)
-    await job.node(*GROWING, "--nproc_per_node", "2")
+    await job.node(*GROWING, "--nproc-per-node", "2")
     await plain.ends()
     assert not saving.ended
     saving.order("leave", 143)
@@ -109,7 +109,7 @@ async def test_a_worker_that_does_not_listen_is_signalled_while_another_still_sa
 @story
 async def test_a_loss_while_workers_save_ends_the_planned_stop(job: Job) -> None:
     for _ in range(2):
-        await job.node("--np", "2:3", "--grow_every", "0", "--loss_grace", "0.4", ttl_s=QUICK_TTL_S)
+        await job.node("--np", "2:3", "--scale-up-interval", "0", "--failure-stop-timeout", "0.4", ttl_s=QUICK_TTL_S)
     saving, lost = await job.world(1, 2)
     await saving.obeys("ignore", SIGTERM)
     await listens(saving)
@@ -121,13 +121,13 @@ async def test_a_loss_while_workers_save_ends_the_planned_stop(job: Job) -> None
     await saving.ends()
     await job.newest_world(2)
     log = stays.text("workerlog.0")
-    assert log.index("asked to save and to leave") < log.index("[SignalInfo")
+    assert log.index("asked to save and to exit") < log.index("[SignalInfo")
 
 
 @story
 async def test_a_worker_that_fails_while_the_others_save_is_the_failure_and_ends_the_planned_stop(job: Job) -> None:
     for _ in range(2):
-        await job.node("--np", "2:3", "--grow_every", "0", "--loss_grace", "0.4")
+        await job.node("--np", "2:3", "--scale-up-interval", "0", "--failure-stop-timeout", "0.4")
     saving, failing = await job.world(1, 2)
     await saving.obeys("ignore", SIGTERM)
     for worker in (saving, failing):
@@ -137,7 +137,7 @@ async def test_a_worker_that_fails_while_the_others_save_is_the_failure_and_ends
     await saving.ends()
     world = await job.newest_world(3)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in world} == {"1"}
-    await job.node_of(failing).says(r"The first to fail was rank 1 .*: exit 9\.")
+    await job.node_of(failing).says(r"Root cause: rank 1 .*: exit 9\.")
 
 
 @story
@@ -150,7 +150,7 @@ async def test_a_worker_that_said_that_it_saved_counts_as_stopped_whatever_its_e
     await job.node(*GROWING)
     world = await job.world(2, 2)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in world} == {"0"}
-    assert "gen 1 ended: saved and left as it was asked to, exit 1 ====" in first.text("workerlog.0")
+    assert "gen 1 ended: saved and exited as requested, exit 1 ====" in first.text("workerlog.0")
 
 
 @story
@@ -165,10 +165,10 @@ async def test_a_drain_that_nobody_hears_asks_the_workers_by_the_word_too(job: J
     job.node_of(first).signal(SIGSTOP)
     leaving = job.node_of(second)
     leaving.signal(SIGTERM)
-    await leaving.says("nobody took notice of the drain: stopping this node's workers")
+    await leaving.says("the leader did not acknowledge the drain: stopping this node's workers")
     assert await leaving.exits() == 143
     log = leaving.text("workerlog.1")
-    assert "==== asked to save and to leave for a planned change: this node drains ====" in log
+    assert "==== asked to save and to exit for a planned change: this node drains ====" in log
     assert "SignalInfo" not in log
 
 
@@ -188,7 +188,10 @@ async def test_a_temporary_folder_with_a_path_too_long_for_a_socket_costs_the_ch
     long = job.folder / ("x" * 100)
     long.mkdir()
     node = await job.node("--np", "1", environ={"TMPDIR": str(long)})
-    await node.says("planned stops, progress and the memory tier of our library are off: .* set TMPDIR to a shorter")
+    await node.says(
+        "planned restarts, progress and in-memory checkpoints of the elastic library are off: "
+        ".* set TMPDIR to a shorter"
+    )
     (worker,) = await job.world(1, 1)
     assert "ELASTIC_CHANNEL" not in worker.env
     await worker.exits(0)
@@ -210,7 +213,7 @@ async def test_what_a_worker_has_to_say_to_people_is_said_once(job: Job) -> None
 
 @story
 async def test_memory_outlives_the_workers_and_is_gone_after_everything_was_killed(job: Job) -> None:
-    node = await job.node("--np", "1", "--nproc_per_node", "1")
+    node = await job.node("--np", "1", "--nproc-per-node", "1")
     (worker,) = await job.world(1, 1)
     await worker.obeys("keep", ["state", 1 << 20, "step 7"])
     await worker.exits(3)

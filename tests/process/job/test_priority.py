@@ -13,7 +13,7 @@ from tests.support import stub_torch
 from tests.support.agent_process import Node
 from tests.support.job_harness import Job, story
 
-WARM = {"ELASTIC_NO_WARM": "0"}
+WARM = {"ELASTIC_NO_PRELOAD": "0"}
 
 
 def nice(pid: int) -> int:
@@ -31,17 +31,17 @@ def raised_processes(node: Node) -> set[int]:
 @story
 async def test_an_agent_and_its_nursery_are_raised_and_no_worker_is_however_it_starts(job: Job) -> None:
     stub_torch.bare(job.folder)
-    cold = await job.node("--np", "2", "--nproc_per_node", "2", script=(str(job.script),))
-    warm = await job.node("--np", "2", "--nproc_per_node", "2", "--verbose", script=(str(job.script),), environ=WARM)
+    cold = await job.node("--np", "2", "--nproc-per-node", "2", script=(str(job.script),))
+    warm = await job.node("--np", "2", "--nproc-per-node", "2", "--verbose", script=(str(job.script),), environ=WARM)
     workers = await job.world(1, 4)
-    await warm.says(r"workers of generation 1 run: pids \d+, \d+ \(warm\)")
+    await warm.says(r"started the workers of generation 1: pids \d+, \d+ \(preloaded\)")
     for node in (cold, warm):
         assert raised_processes(node) == {node.process.pid, node.nursery()}
         assert {nice(pid) for pid in raised_processes(node)} == {RAISED_NICE}
     assert {nice(worker.pid) for worker in workers} == {0}
 
     os.kill(warm.nursery(), SIGKILL)
-    await warm.says("the nursery died, and its workers with it; starting another")
+    await warm.says("the fork server died, and its workers with it; starting another")
     workers = await job.newest_world(4)
     assert raised_processes(warm) == {warm.process.pid, warm.nursery()}
     assert {nice(worker.pid) for worker in workers} == {0}

@@ -48,7 +48,7 @@ async def status(job: Job) -> dict[str, object]:
 
     asked = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "launcher.ctl", "status", "--json"),
-        *("--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
+        *("--elastic-server", job.etcd.endpoint, "--job-id", job.job_id),
         stdout=asyncio.subprocess.PIPE,
     )
     out, _ = await asked.communicate()
@@ -60,7 +60,7 @@ async def status(job: Job) -> dict[str, object]:
 @story
 async def test_a_committed_step_is_told_to_the_next_workers_and_to_elastic_ctl(job: Job) -> None:
     script = job.write("saves.py", SAVES)
-    node = await job.node("--np", "1", "--restore_step", "3", "--check_nan", script=(str(script),))
+    node = await job.node("--np", "1", "--restore-step", "3", "--check-nan", script=(str(script),))
     assert await node.exits() == 0
     told = [json.loads(line.removeprefix("told ")) for line in node.shown]
     saved = {"step": 14, "host": "127.0.0.1", "folder": "/data/14"}
@@ -78,7 +78,7 @@ async def test_the_progress_of_rank_0_is_one_line_of_its_node(job: Job) -> None:
     node = await job.node("--np", "1", script=(str(script),))
     await node.says(r"\] step 7 · world 1 · loss 0\.25 · accuracy not finite$")
     await node.says(r"\] step 14 · world 1 · ")
-    quiet = await job.node("--np", "1", "--quiet", "--job_id", "another", script=(str(script),))
+    quiet = await job.node("--np", "1", "--quiet", "--job-id", "another", script=(str(script),))
     assert [await node.exits(), await quiet.exits()] == [0, 0]
     assert not [line for line in quiet.lines if "step 7" in line]
     assert "step 7 · world 1" in quiet.text("launcher.log")
@@ -102,6 +102,6 @@ async def test_the_nodes_of_those_who_wait_and_of_who_prepares_say_so(job: Job) 
 @story
 async def test_workers_of_parameter_servers_report_too(job: Job) -> None:
     script = job.write("reports.py", REPORTS)
-    node = await job.node("--server_num", "1", "--worker_num", "1", script=(str(script),))
+    node = await job.node("--server-num", "1", "--worker-num", "1", script=(str(script),))
     await node.says(r"\] step 5 · world 1 · loss 1\.5$")
     assert await node.exits() == 0

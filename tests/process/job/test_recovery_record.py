@@ -90,7 +90,7 @@ async def test_a_killed_node_is_one_line_of_the_proposer_and_an_event_in_its_fol
     other = next(node for node in nodes if node is not first)
     assert not [line for line in other.lines if "back in" in line], "once, on one node"
     (event,) = recoveries(first)
-    assert (event["complete"], event["before"], event["why"]) in ((True, 1, "loss"), (True, 1, "failure"))
+    assert (event["complete"], event["before"], event["why"]) in ((True, 1, "node lost"), (True, 1, "failure"))
     assert abs(sum(event["phases"].values()) - event["total_s"]) < 0.002
     assert not recoveries(other)
     first.signal(SIGTERM)
@@ -104,7 +104,7 @@ async def test_a_killed_node_is_one_line_of_the_proposer_and_an_event_in_its_fol
 @story
 async def test_a_newcomer_and_a_drain_are_counted_from_step_to_step(job: Job) -> None:
     script = job.write("trains.py", TRAINS)
-    flags = ("--np", "1:2", "--grow_every", "0")
+    flags = ("--np", "1:2", "--scale-up-interval", "0")
     nodes = [await job.node(*flags, script=(str(script),))]
     await nodes[0].shows("world 1 step 20")
     nodes.append(await job.node(*flags, script=(str(script),)))
@@ -121,7 +121,7 @@ async def test_a_newcomer_and_a_drain_are_counted_from_step_to_step(job: Job) ->
 @story
 async def test_a_script_without_the_library_is_followed_to_its_process_group(job: Job) -> None:
     script = job.write("unaware.py", UNAWARE)
-    nodes = [await job.node("--np", "2", "--max_restarts", "9", ttl_s=QUICK_TTL_S, script=(str(script),)) for _ in "ab"]
+    nodes = [await job.node("--np", "2", "--max-restarts", "9", ttl_s=QUICK_TTL_S, script=(str(script),)) for _ in "ab"]
     first = await rank_0(nodes, 1, 2)
     await first.shows("world 2")
     other = next(node for node in nodes if node is not first)
@@ -136,7 +136,7 @@ async def test_a_script_without_the_library_is_followed_to_its_process_group(job
 async def test_a_first_start_is_a_detail_and_an_event(job: Job) -> None:
     script = job.write("trains.py", TRAINS)
     node = await job.node("--np", "1", "--verbose", script=(str(script),))
-    found = await node.says(r": first step ([\d.]+) s after the command: join \d+ ms · meet \d+")
+    found = await node.says(r": first step ([\d.]+) s after the command: join \d+ ms · rendezvous \d+")
     assert adds_up(found.string, found[1])[-1] == "step"
     (event,) = [one for one in map(json.loads, node.text("events.jsonl").splitlines()) if one["what"] == "start"]
     assert event["before"] is None
@@ -144,7 +144,7 @@ async def test_a_first_start_is_a_detail_and_an_event(job: Job) -> None:
 
 @story
 async def test_seats_that_failed_and_start_again_are_told_by_the_node_that_has_them(job: Job) -> None:
-    flags = ("--server_num", "1", "--worker_num", "1", "--no_warm", "--verbose")
+    flags = ("--server-num", "1", "--worker-num", "1", "--no-preload", "--verbose")
     node = await job.node(*flags, script=(str(job.write("serves.py", SERVES)),))
     await node.says(r"first step [\d.]+ s after the command: join ")
     line = await node.says(r"failed and starts again.*: back in ([\d.]+) s: ")

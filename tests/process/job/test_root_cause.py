@@ -48,10 +48,10 @@ async def fails(job: Job, bad: str, count: int = 2, slots: int = 2) -> None:
     """Run the script on these nodes; every node must name these ranks, and the log of one of them."""
     script = job.write("train.py", TRAIN)
     (job.folder / "marks").mkdir()
-    flags = ("--np", str(count), "--nproc_per_node", str(slots), "--max_restarts", "0")
+    flags = ("--np", str(count), "--nproc-per-node", str(slots), "--max-restarts", "0")
     words = (str(script), str(job.folder / "marks"), bad)
     # A warm nursery loads much more than torch; for one worker that starts once, torch alone is cheaper.
-    environ = {"ELASTIC_NO_WARM": "1"} if slots == 1 else {}
+    environ = {"ELASTIC_NO_PRELOAD": "1"} if slots == 1 else {}
     nodes = [await job.node(*flags, script=words, environ=environ) for _ in range(count)]
     assert [await node.exits() for node in nodes] == [1] * len(nodes)
     for node in nodes:
@@ -62,7 +62,7 @@ async def fails(job: Job, bad: str, count: int = 2, slots: int = 2) -> None:
         )
         for line in early:  # Where workers take long to end, it is told who had ended until then.
             assert re.search(rf"rank=\[[{bad}]\]", line)
-        first = await node.says(r"^The first to fail was rank (\d) on host 127\.0\.0\.1 ")
+        first = await node.says(r"^Root cause: rank (\d) on host 127\.0\.0\.1 ")
         assert first[1] in bad.split(",")
         await node.says(rf"^Its log is /.*/log/workerlog\.{first[1]} on host 127\.0\.0\.1\.$")
         end = node.lines.index(f"The last lines of rank {first[1]}'s log:")

@@ -94,7 +94,7 @@ def test_who_has_the_secret_does_everything_and_nobody_else_does_anything() -> N
             await store.close()
             for secret, said in (
                 ("another one", "this node has another secret"),
-                ("", "lets in only who has the job's"),
+                ("", "requires the job's"),
             ):
                 stranger = served.store(secret)
                 with pytest.raises(StoreDenied, match=said):
@@ -240,7 +240,7 @@ def test_an_etcd_without_a_porter_is_told_from_one_with() -> None:
             assert f"{HERE}:{tcp_listeners(etcd.pid)[0][1]}" == etcd.endpoint
             assert len(tcp_listeners(etcd.pid)) == 1, "none for other servers of a cluster"
             store = EtcdStore([etcd.endpoint], options=EtcdOptions(secret=OURS, request_limit_s=20.0))
-            with pytest.raises(StoreDenied, match="nobody asks for the job's secret there"):
+            with pytest.raises(StoreDenied, match="it does not ask for the job's secret"):
                 await store.list(KeyRange.prefix("/elastic/"))
             await store.close()
             (port,) = free_ports(1)
@@ -296,15 +296,15 @@ def test_settings_of_another_etcd_in_the_environment_are_not_for_ours(monkeypatc
 async def test_a_job_that_is_served_prints_the_line_that_starts_a_node_elsewhere(job: Job) -> None:
     (port,) = free_ports(1)
     server = f"{HERE}:{port}"
-    first = await job.node("--serve", server, "--np", "2", "--print_secret", server=False)
-    await first.says(r"one more node, on another machine:$")
+    first = await job.node("--serve", server, "--np", "2", "--print-secret", server=False)
+    await first.says(r"to add a node, run on another host:$")
     line = (await first.says(rf"^{SECRET}=\S+ elastic-launch .*"))[0]
     asked = (await first.says(rf"^{SECRET}=\S+ elastic-ctl .*"))[0]
-    assert shlex.split(asked)[1:] == ["elastic-ctl", "status", "--elastic_server", server, "--job_id", job.job_id]
+    assert shlex.split(asked)[1:] == ["elastic-ctl", "status", "--elastic-server", server, "--job-id", job.job_id]
     await first.says("1 of 2 nodes is here")
     words = shlex.split(line)
     name, _, secret = words[0].partition("=")
-    assert (name, words[1:4]) == (SECRET, ["elastic-launch", "--elastic_server", server])
+    assert (name, words[1:4]) == (SECRET, ["elastic-launch", "--elastic-server", server])
     assert len(secret) == 32
     stranger = EtcdStore([server], options=EtcdOptions(request_limit_s=20.0))
     with pytest.raises(StoreDenied):
@@ -322,11 +322,11 @@ async def test_a_job_that_is_served_prints_the_line_that_starts_a_node_elsewhere
 @story
 async def test_a_job_that_is_served_at_every_address_is_joined_at_the_one_that_host_names(job: Job) -> None:
     (port,) = free_ports(1)
-    flags = ("--serve", f"0.0.0.0:{port}", "--host", "127.0.0.2", "--print_secret")
+    flags = ("--serve", f"0.0.0.0:{port}", "--host", "127.0.0.2", "--print-secret")
     first = await job.node(*flags, server=False)
     line = (await first.says(rf"^{SECRET}=\S+ elastic-launch .*"))[0]
     words = shlex.split(line)
-    assert words[2:4] == ["--elastic_server", f"127.0.0.2:{port}"]
+    assert words[2:4] == ["--elastic-server", f"127.0.0.2:{port}"]
     (etcd,) = [one for one in psutil.Process(first.process.pid).children() if one.name() == "etcd"]
     assert tcp_listeners(first.process.pid) == [("0.0.0.0", port)]
     assert not tcp_listeners(etcd.pid)
@@ -340,12 +340,12 @@ async def test_a_job_that_is_served_at_every_address_is_joined_at_the_one_that_h
 @story
 async def test_a_list_of_hosts_with_a_secret_is_closed_to_hosts_that_do_not_have_it(job: Job) -> None:
     (port,) = free_ports(1)
-    closed = ("--job_secret_file", secret_file(job, "secret", OURS))
-    elsewhere = ("--job_secret_file", secret_file(job, "other", "a secret of another job"))
+    closed = ("--job-secret-file", secret_file(job, "secret", OURS))
+    elsewhere = ("--job-secret-file", secret_file(job, "other", "a secret of another job"))
     first = await static(job, FIRST, port, *closed)
     await first.says("1 of 2 nodes is here")
     for flags, said in (
-        ((), "lets in only who has the job's secret"),
+        ((), "requires the job's secret"),
         (elsewhere, "this node has another secret"),
     ):
         stranger = await static(job, SECOND, port, *flags)
@@ -384,7 +384,7 @@ async def test_a_list_of_hosts_without_a_secret_says_that_it_is_open_where_other
     (port,) = free_ports(1)
     ips = f"{own[0]},z.invalid"
     node = await static(job, own[0], port, "--np", "1", ips=ips)
-    told = await node.says(r"warning: whoever reaches (\S+) can stop this job or steer it: .*ELASTIC_JOB_SECRET")
+    told = await node.says(r"warning: etcd at (\S+) has no authentication: .*ELASTIC_JOB_SECRET")
     assert re.fullmatch(rf"{own[0]}:{port}", told[1])
     (worker,) = await job.world(1, 1)
     await worker.exits(0)

@@ -15,7 +15,7 @@ async def test_sigterm_drains_a_node_and_the_others_go_on_in_a_new_generation(jo
     old = await job.world(1, 2)
     first.signal(SIGTERM)
     assert await first.exits() == 143
-    await first.says("SIGTERM: leaving in order; once more ends at once")
+    await first.says("SIGTERM: leaving gracefully; a second signal ends the node immediately")
     await first.says("left; the job stays open")
     await second.says(rf"generation 2: 1 node, world size 1, this is M_id 0 \(rank 0\): {first.id} drains")
     (worker,) = await job.world(2, 1)
@@ -28,8 +28,8 @@ async def test_sigterm_drains_a_node_and_the_others_go_on_in_a_new_generation(jo
 @story
 async def test_a_worker_that_needs_its_grace_to_save_gets_it_on_a_drain(job: Job) -> None:
     """It ignores SIGTERM, as one that is busy saving, and then exits by itself: nobody killed it."""
-    first = await job.node("--np", "2", "--grace", "60", "--loss_grace", "1")
-    second = await job.node("--np", "2", "--grace", "60", "--loss_grace", "1")
+    first = await job.node("--np", "2", "--stop-timeout", "60", "--failure-stop-timeout", "1")
+    second = await job.node("--np", "2", "--stop-timeout", "60", "--failure-stop-timeout", "1")
     (busy, _) = await job.world(1, 2)
     await busy.obeys("ignore", SIGTERM)
     other = next(node for node in (first, second) if node.id != busy.node)
@@ -46,7 +46,7 @@ async def test_a_worker_that_needs_its_grace_to_save_gets_it_on_a_drain(job: Job
 
 @story
 async def test_all_agents_told_to_leave_at_once_leave_and_the_job_stays_open(job: Job) -> None:
-    nodes = [await job.node("--np", "3", "--grace", "1000") for _ in range(3)]
+    nodes = [await job.node("--np", "3", "--stop-timeout", "1000") for _ in range(3)]
     old = await job.world(1, 3)
     for node in nodes:
         node.signal(SIGTERM)
@@ -70,7 +70,7 @@ async def test_ctrl_c_while_waiting_for_nodes_ends_with_130(job: Job) -> None:
 
 @story
 async def test_ctrl_c_while_waiting_for_etcd_ends_with_130(job: Job) -> None:
-    node = await job.node("--elastic_server", "127.0.0.1:1")
+    node = await job.node("--elastic-server", "127.0.0.1:1")
     await node.says("waiting for etcd at 127.0.0.1:1")
     node.signal(SIGINT)
     assert await node.exits() == 130
@@ -78,7 +78,7 @@ async def test_ctrl_c_while_waiting_for_etcd_ends_with_130(job: Job) -> None:
 
 @story
 async def test_a_second_ctrl_c_ends_a_node_at_once_whatever_its_workers_do(job: Job) -> None:
-    node = await job.node("--np", "1", "--grace", "100")
+    node = await job.node("--np", "1", "--stop-timeout", "100")
     (worker,) = await job.world(1, 1)
     await worker.obeys("ignore", SIGTERM)
     await worker.obeys("child", True)

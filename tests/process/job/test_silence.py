@@ -26,7 +26,7 @@ HEARD_S = 2 * BEATS_MIN * HEARTBEAT_S
 """Only a link that has carried `BEATS_MIN` heartbeats counts, and no event, metric or answer of an agent shows that it
 has: so the story waits for twice the time in which they are sent."""
 TIMEOUT_S = 1.0
-"""The default of `--silence_timeout`."""
+"""The default of `--silence-timeout`."""
 REPORTS_STEPS = """
 import threading
 
@@ -58,7 +58,7 @@ def suspended(node: Node) -> Iterator[None]:
 
 async def three_hosts(job: Job, *flags: str, ttl_s: int = LEASE_S) -> list[Node]:
     """Three nodes with addresses of their own."""
-    flags = ("--np", "3", "--grow_every", "0", *flags)
+    flags = ("--np", "3", "--scale-up-interval", "0", *flags)
     return [await job.node("--host", f"127.0.0.{number}", *flags, ttl_s=ttl_s) for number in (1, 2, 3)]
 
 
@@ -104,7 +104,7 @@ async def evicted(job: Job, rank: int) -> None:
         await worker.exits(0)
     assert [await node.exits() for node in nodes] == [0, 0, 0]
     assert sum(line.endswith(": evicted") for node in nodes for line in node.lines) == 1
-    told = rf"eviction: \S+ heard nothing from {silent.id} .* and does not reach it; .* does not reach it either"
+    told = rf"eviction: \S+ received nothing from {silent.id} .* and cannot connect; .* cannot connect to it either"
     assert len(re.findall(told, (await ran_ctl(job, "events")).out)) == 1
 
 
@@ -143,7 +143,7 @@ async def test_a_suspended_agent_is_not_silent_while_its_world_makes_steps_and_i
 
 @story
 async def test_without_a_silence_timeout_a_suspended_node_is_lost_only_when_its_lease_ends(job: Job) -> None:
-    nodes = await three_hosts(job, "--silence_timeout", "0", ttl_s=QUICK_TTL_S)
+    nodes = await three_hosts(job, "--silence-timeout", "0", ttl_s=QUICK_TTL_S)
     world = await job.world(1, 3)
     await asyncio.sleep(HEARD_S)
     silent = job.node_of(world[1])

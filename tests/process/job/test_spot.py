@@ -51,7 +51,7 @@ async def test_a_node_that_is_taken_back_saves_with_the_others_and_leaves_and_no
         goes = await job.node(*flags, script=script, environ=on("gcp", google))
         await (await rank_0([stays, goes])).shows("^step 20 ")
         google.says("preempted", "TRUE")
-        reason = r"Google Cloud takes this machine back at \d\d:\d\d:\d\dZ"
+        reason = r"Google Cloud reclaims this machine at \d\d:\d\d:\d\dZ"
         await goes.says(rf"{reason}, in \d+ s: this node drains; its workers have \d+ s$")
         assert await goes.exits() == 4
         await goes.says(rf"left \({reason}\); the job stays open$")
@@ -71,17 +71,17 @@ async def test_all_nodes_of_a_machine_that_google_takes_back_drain_and_exit_with
         await job.world(1, 2)
         google.says("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
         for node in nodes:
-            await node.says(r"Google Cloud moves this machine .* training goes on$")
+            await node.says(r"Google Cloud moves this machine .* training continues$")
         google.says("maintenance-event", "NONE")
         await google.heard("maintenance-event", 2)
         told = [len(node.lines) for node in nodes]
         google.says("maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
         for node, since in zip(nodes, told, strict=True):
-            await node.says(r"Google Cloud moves this machine .* training goes on$", since=since)
+            await node.says(r"Google Cloud moves this machine .* training continues$", since=since)
             assert sum("Google Cloud moves this machine" in one for one in node.lines) == 2
         google.says("preempted", "TRUE")
         for node in nodes:
-            await node.says(r"Google Cloud takes this machine back at \S+Z, in 30 s: this node drains")
+            await node.says(r"Google Cloud reclaims this machine at \S+Z, in 30 s: this node drains")
             assert await node.exits() == 4
 
 
@@ -94,9 +94,9 @@ async def test_azure_takes_back_one_of_two_machines_and_a_node_that_comes_to_it_
         await job.world(1, 2)
         azure.plans("Preempt", "trainer_4")
         azure.plans("Freeze", "trainer_3")
-        await goes.says(r"Azure pauses this machine .* training goes on$")
+        await goes.says(r"Azure pauses this machine .* training continues$")
         azure.plans("Preempt", "trainer_3", "trainer_4")
-        reason = r"Azure takes this machine back at \S+Z"
+        reason = r"Azure reclaims this machine at \S+Z"
         await goes.says(rf"{reason}, in \d+ s: this node drains")
         assert await goes.exits() == 4
         await stays.says(rf"{goes.id} drains: {reason}")
@@ -116,7 +116,7 @@ async def test_a_node_of_a_machine_with_a_notice_waits_and_joins_when_the_notice
         assert isinstance(azure, Azure)
         azure.plans("Redeploy", "trainer_3", left_s=600.0)
         (port,) = free_ports(1)
-        node = await job.node("--np", "1", "--metrics_port", str(port), environ=on("azure", azure))
+        node = await job.node("--np", "1", "--metrics-port", str(port), environ=on("azure", azure))
         await node.says(r"Azure moves this machine to other hardware at \S+Z: this node does not join and waits")
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz") as answer:
             assert answer.status == 503
@@ -148,7 +148,16 @@ async def test_an_event_of_azure_days_ahead_is_a_line_and_the_node_drains_when_i
 
 @story
 async def test_workers_that_still_save_are_ended_before_the_machine_goes_and_the_others_do_not_wait(job: Job) -> None:
-    limits = ("--np", "2", "--save_limit", str(NEVER_S), "--grace", str(NEVER_S), "--loss_grace", "0.2")
+    limits = (
+        "--np",
+        "2",
+        "--save-timeout",
+        str(NEVER_S),
+        "--stop-timeout",
+        str(NEVER_S),
+        "--failure-stop-timeout",
+        "0.2",
+    )
     async with Aws().serve() as aws:
         assert isinstance(aws, Aws)
         stays = await job.node(*limits)
@@ -160,7 +169,7 @@ async def test_workers_that_still_save_are_ended_before_the_machine_goes_and_the
                 await worker.obeys("say", {"type": kind})
         aws.tokens.clear()  # They have expired.
         aws.takes(5)
-        await goes.says(r"no time is left \(AWS takes this machine back at \S+\): ending this node's workers$")
+        await goes.says(r"deadline reached \(AWS reclaims this machine at \S+\): killing this node's workers$")
         assert await goes.exits() == 4
         assert [worker.ended for worker in old if worker.node == goes.id] == [True]
         await stays.says(rf"{goes.id} had to end its workers before all had saved")
@@ -176,7 +185,7 @@ async def test_a_rebalance_recommendation_is_a_line_and_training_goes_on(job: Jo
         aws.rebalance = {"noticeTime": "2027-01-15T07:59:00Z"}
         aws.refuses_tokens, aws.needs_tokens = True, False
         node = await job.node("--np", "1", environ=on("aws", aws))
-        await node.says(r"AWS says since 07:59:00Z that it may take this machine back .* training goes on$")
+        await node.says(r"AWS says since 07:59:00Z that it may reclaim this machine .* training continues$")
         (worker,) = await job.world(1, 1)
         await worker.exits(0)
         assert await node.exits() == 0
@@ -224,7 +233,7 @@ async def test_a_metadata_server_that_is_hostile_or_away_changes_nothing(job: Jo
         nodes = [await job.node("--np", str(len(HOSTILE)), environ=on("aws", server)) for server in servers]
         for server, node in zip(servers, nodes, strict=True):
             where = server.endpoint.removeprefix("http://")
-            await node.says(rf"no notice of {where} can be seen \(.*\); it is asked again; training goes on$")
+            await node.says(rf"cannot read interruption notices from {where} \(.*\); retrying; training continues$")
             assert f"GET {ACTION}" in server.asked
             assert not any("elsewhere" in one for one in server.asked)
         for worker in await job.world(1, len(HOSTILE)):

@@ -12,11 +12,11 @@ from tests.support.job_harness import QUICK_TTL_S, Job, story, story_with_its_ow
 
 @story
 async def test_without_etcd_an_agent_ends_with_4_after_its_connect_timeout_and_says_what_to_look_at(job: Job) -> None:
-    node = await job.node("--elastic_server", "127.0.0.1:1", "--connect_timeout", "2")
+    node = await job.node("--elastic-server", "127.0.0.1:1", "--connect-timeout", "2")
     assert await node.exits() == 4
     await node.says(
         r"^elastic-launch: error: no etcd within 2 s at 127\.0\.0\.1:1 \(.*: Connection refused\); "
-        r".*--connect_timeout waits longer$"
+        r".*--connect-timeout waits longer$"
     )
     *_, last = node.text("launcher.log").splitlines()
     assert last.split(" ", 2)[2] == node.lines[-1].removeprefix("elastic-launch: error: ")
@@ -53,7 +53,7 @@ async def test_an_etcd_that_is_restarted_with_its_data_stops_nothing_that_runs(j
     world = await job.world(1, 2)
     job.etcd.kill()
     for node in nodes:
-        await node.says(r"etcd does not answer \(.*\); what runs goes on as long as it may")
+        await node.says(r"etcd does not answer \(.*\); workers continue while their lease is valid")
     job.etcd.start(wait=False)
     for node in nodes:
         await node.says("etcd answers again")
@@ -80,14 +80,14 @@ async def test_an_end_while_etcd_is_away_is_recorded_when_it_is_back(job: Job) -
 
 @story_with_its_own_etcd
 async def test_an_etcd_away_for_longer_than_the_limit_costs_the_workers_and_the_job_resumes_by_itself(job: Job) -> None:
-    flags = ("--np", "2", "--store_outage_limit", "2")
+    flags = ("--np", "2", "--etcd-outage-timeout", "2")
     nodes = [await job.node(*flags, ttl_s=QUICK_TTL_S) for _ in range(2)]
     world = await job.world(1, 2)
     job.etcd.kill()
     for worker in world:
         await worker.ends()
     for node in nodes:
-        await node.says("the right to run ended")
+        await node.says("lease expired")
     job.etcd.start(wait=False)
     again = await job.newest_world(2)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"0"}, "an outage is free"
@@ -130,8 +130,8 @@ async def test_with_a_user_and_a_password_in_a_file_a_job_runs_and_workers_do_no
     await add_users(job.etcd.endpoint)
     file = job.folder / "password"
     file.write_text("job-secret\n")
-    flags = ("--np", "2", "--etcd_user", "job")
-    first = await job.node(*flags, "--etcd_password_file", str(file))
+    flags = ("--np", "2", "--etcd-user", "job")
+    first = await job.node(*flags, "--etcd-password-file", str(file))
     second = await job.node(*flags, environ={"ELASTIC_ETCD_PASSWORD": "job-secret"})
     for worker in await job.world(1, 2):
         assert "job-secret" not in "".join(worker.env.values())
@@ -144,7 +144,7 @@ async def test_with_a_user_and_a_password_in_a_file_a_job_runs_and_workers_do_no
 @story_with_its_own_etcd
 async def test_a_wrong_password_and_none_at_all_are_one_line_each_and_exit_3(job: Job) -> None:
     await add_users(job.etcd.endpoint)
-    wrong = await job.node("--np", "1", "--etcd_user", "job", environ={"ELASTIC_ETCD_PASSWORD": "guess"})
+    wrong = await job.node("--np", "1", "--etcd-user", "job", environ={"ELASTIC_ETCD_PASSWORD": "guess"})
     nobody = await job.node("--np", "1")
     for node in (wrong, nobody):
         assert await node.exits() == 3
@@ -158,7 +158,7 @@ async def test_an_etcd_of_our_own_that_is_killed_is_started_again_and_the_job_fo
     (before,) = await job.world(1, 1)
     (etcd,) = [child for child in psutil.Process(node.process.pid).children() if child.name() == "etcd"]
     etcd.kill()
-    await node.says(r"the etcd of this job has ended \(killed by SIGKILL, .*\); another one starts, empty")
+    await node.says(r"etcd of this job exited \(killed by SIGKILL, .*\); starting a new, empty one")
     await before.ends()
     (after,) = await job.world(1, 1)
     assert after.env["ELASTIC_FENCE"] != before.env["ELASTIC_FENCE"]

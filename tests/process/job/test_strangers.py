@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import shutil
 from pathlib import Path
 from signal import SIGTERM
 
@@ -23,11 +22,11 @@ from launcher.agent.store_actions import DAMAGED_MAX
 from tests.fuzz.mutate import mutate
 from tests.support.agent_process import Node
 from tests.support.job_harness import Job, story
+from tests.support.package_copy import changed_copy
 
 ROUNDS = int(os.environ.get("STRANGER_ROUNDS", "60"))
 """How often the stranger writes. `STRANGER_ROUNDS=2000 pytest tests/process/job/test_strangers.py` takes minutes."""
 HUGE = b'"' + b"x" * 1_400_000 + b'"'
-ROOT = Path(__file__).parents[3]
 
 
 async def entries(store: EtcdStore, keys: JobKeys) -> dict[str, KeyValue]:
@@ -52,7 +51,7 @@ def no_stack_trace(nodes: list[Node]) -> None:
 async def test_a_job_that_ends_leaves_one_alone_whose_name_begins_alike(job: Job) -> None:
     other = f"{job.job_id}0"
     await job.node("--np", "1")
-    beside = await job.node("--np", "1", "--job_id", other)
+    beside = await job.node("--np", "1", "--job-id", other)
     (mine,) = await job.world(1, 1)
     (theirs,) = await job.world(1, 1, job_id=other)
     store = EtcdStore((job.etcd.endpoint,))
@@ -76,8 +75,8 @@ async def test_the_same_command_typed_twice_without_a_server_makes_two_jobs_with
     first = await job.node("--np", "1", server=False)
     (one,) = await job.world(1, 1)
     other = f"{job.job_id}-again"  # Where none is named, each command invents one.
-    second = await job.node("--np", "1", "--job_id", other, server=False, beside=first)
-    await second.says(rf"another job \({job.job_id}\) writes its logs into .*/log; the logs of this one are in .*/log/")
+    second = await job.node("--np", "1", "--job-id", other, server=False, beside=first)
+    await second.says(rf"another job \({job.job_id}\) writes its logs into .*/log; the logs of this job are in .*/log/")
     await job.told.until(lambda: len(job.workers) == 2, "a second worker")
     two = job.workers[1]
     for worker, text in ((one, "first"), (two, "second")):
@@ -105,14 +104,8 @@ async def test_the_same_command_typed_twice_with_a_server_makes_two_nodes_whose_
 
 
 def another_version(folder: Path, schema: int) -> dict[str, str]:
-    """The environment in which elastic-launch is of another schema: a copy of it in which one number is another."""
-    for package in ("elastic", "launcher"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    model = folder / "elastic" / "core" / "model.py"
-    text = model.read_text()
-    assert f"\nSCHEMA = {SCHEMA}\n" in text
-    model.write_text(text.replace(f"\nSCHEMA = {SCHEMA}\n", f"\nSCHEMA = {schema}\n"))
-    return {"PYTHONPATH": str(folder)}
+    """The environment in which elastic-launch is of another schema."""
+    return changed_copy(folder, "elastic/core/model.py", f"SCHEMA = {SCHEMA}", f"SCHEMA = {schema}")
 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
@@ -202,8 +195,8 @@ async def test_a_member_whose_key_is_deleted_or_damaged_is_registered_again_and_
         for operation in (Delete(KeyRange.key(key)), Put(key, b"\xff{")):
             since = node.now
             await store.txn((), (operation,))
-            await node.says("this node's key is gone from etcd, or is not its own any more", since=since)
-            await node.says("registered again; the workers have run on", since=since)
+            await node.says("this node's key was deleted from etcd or has another lease", since=since)
+            await node.says("registered again; the workers kept running", since=since)
     finally:
         await store.close()
     assert not worker.ended
@@ -221,16 +214,16 @@ async def test_of_many_documents_that_cannot_be_read_an_agent_names_the_first_fe
     try:
         for number in range(3 * DAMAGED_MAX):
             await store.txn((), (Put(keys.member(f"stranger-{number:04}"), b"{}"),))
-        await node.says("more documents in etcd cannot be read")
+        await node.says("more etcd keys cannot be parsed")
         since = node.now
         await store.txn((), (Delete(KeyRange.key(keys.member(node.id))),))  # It sees this after all of the documents.
         await node.says("registered again", since=since)
         await store.txn((), (Put(keys.verdict, b"{"),))  # The job stands on this one.
-        await node.says(f"{keys.verdict} in etcd cannot be read", since=since)
+        await node.says(f"ignoring etcd key {keys.verdict}: cannot parse it", since=since)
         await store.txn((), (Delete(KeyRange.key(keys.verdict)),))
     finally:
         await store.close()
-    assert len([line for line in node.lines if "cannot be read and is not used" in line]) == DAMAGED_MAX + 1
+    assert len([line for line in node.lines if "ignoring etcd key" in line]) == DAMAGED_MAX + 1
     await worker.exits(0)
     assert await node.exits() == 0
 
@@ -299,7 +292,7 @@ async def test_what_nobody_can_read_under_any_key_stops_nothing_and_the_job_goes
     job: Job,
 ) -> None:
     other = f"{job.job_id}0"
-    beside = await job.node("--np", "1", "--job_id", other, "--checkpoint_dir", "own")
+    beside = await job.node("--np", "1", "--job-id", other, "--checkpoint-dir", "own")
     nodes = [await job.node("--np", "2") for _ in range(2)]
     world = await job.world(1, 2)
     (theirs,) = await job.world(1, 1, job_id=other)
@@ -326,9 +319,9 @@ async def test_what_nobody_can_read_under_any_key_stops_nothing_and_the_job_goes
 @story
 async def test_whatever_a_stranger_writes_no_agent_crashes_and_another_job_is_not_disturbed(job: Job) -> None:
     other = f"{job.job_id}0"
-    beside = await job.node("--np", "1", "--job_id", other)
+    beside = await job.node("--np", "1", "--job-id", other)
     (theirs,) = await job.world(1, 1, job_id=other)
-    nodes = [await job.node("--np", "2", "--grow_every", "0") for _ in range(2)]
+    nodes = [await job.node("--np", "2", "--scale-up-interval", "0") for _ in range(2)]
     await job.world(1, 2)
     store = EtcdStore((job.etcd.endpoint,))
     try:

@@ -46,7 +46,7 @@ async def test_a_terminal_shows_the_world_and_a_bar_below_the_output_through_a_l
 @story
 async def test_who_switches_it_off_has_plain_lines_on_a_terminal(job: Job) -> None:
     with terminal(job.told) as seen:
-        node = await job.node("--np", "1", "--no_live", within=seen.within)
+        node = await job.node("--np", "1", "--no-live", within=seen.within)
         (worker,) = await job.world(1, 1)
         await worker.obeys("print", "hello")
         await worker.exits(0)

@@ -45,7 +45,7 @@ raise ValueError("beside a damaged file")
 
 async def failed(job: Job, name: str, text: str) -> Node:
     script = job.write(f"{name}.py", text)
-    return await job.node("--np", "1", "--max_restarts", "0", "--job_id", f"{job.job_id}-{name}", script=(str(script),))
+    return await job.node("--np", "1", "--max-restarts", "0", "--job-id", f"{job.job_id}-{name}", script=(str(script),))
 
 
 @story

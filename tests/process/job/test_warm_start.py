@@ -13,7 +13,7 @@ from tests.support.job_harness import Job, story
 pytestmark = pytest.mark.timeout(300)
 
 
-LOADS = {"ELASTIC_NO_WARM": "0"}
+LOADS = {"ELASTIC_NO_PRELOAD": "0"}
 """Nodes of stories start cold where their scripts do not use torch."""
 
 
@@ -24,13 +24,13 @@ async def test_a_node_registers_when_its_nursery_is_prepared_and_its_workers_are
     job.write("slow.py", f"open({str(gate)!r}).read()")
     node = await job.node("--np", "1", "--verbose", "--preload", "slow", script=(str(job.script),), environ=LOADS)
     await node.says("lease .* of")
-    await node.says("this node loads torch for its workers")
+    await node.says("importing torch for workers")
     assert not any("register" in line for line in node.lines)
     gate.write_text("go")
-    await node.says("the nursery is warm")
+    await node.says("the fork server is ready")
     await node.says("register: done")
     (worker,) = await job.world(1, 1)
-    await node.says(r"workers of generation 1 run: pids \d+ \(warm\)")
+    await node.says(r"started the workers of generation 1: pids \d+ \(preloaded\)")
     await worker.exits(0)
     assert await node.exits() == 0
 
@@ -53,9 +53,9 @@ async def test_a_nursery_that_is_killed_is_followed_by_a_warm_one(job: Job) -> N
     node = await job.node("--np", "1", "--verbose", script=(str(job.script),), environ=LOADS)
     await job.world(1, 1)
     os.kill(node.nursery(), SIGKILL)
-    await node.says("the nursery died, and its workers with it; starting another")
+    await node.says("the fork server died, and its workers with it; starting another")
     (worker,) = await job.world(2, 1)
-    await node.says(r"workers of generation 2 run: pids \d+ \(warm\)")
+    await node.says(r"started the workers of generation 2: pids \d+ \(preloaded\)")
     await worker.exits(0)
     assert await node.exits() == 0
 
@@ -65,11 +65,11 @@ async def test_a_nursery_that_dies_during_its_imports_is_said_to_and_has_no_work
     stub_torch.bare(job.folder)
     job.write("deadly.py", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     node = await job.node("--np", "1", "--preload", "deadly", script=(str(job.script),), environ=LOADS)
-    await node.says("the nursery died during its imports; starting another")
-    await node.says("workers start cold: the nursery ended during its imports")
+    await node.says("the fork server died during its imports; starting another")
+    await node.says("workers start without preloading: the fork server died during its imports")
     (worker,) = await job.world(1, 1)
     os.kill(node.nursery(), SIGKILL)
-    await node.says("the nursery died, and its workers with it; starting another")
+    await node.says("the fork server died, and its workers with it; starting another")
     (worker,) = await job.world(2, 1)
     await worker.exits(0)
     assert await node.exits() == 0
@@ -80,8 +80,8 @@ async def test_why_workers_start_cold_is_one_line(job: Job) -> None:
     job.write("other.sh", "#!/bin/sh\nexit 0\n").chmod(0o755)
     node = await job.node("--np", "1", script=(str(job.folder / "other.sh"),), environ=LOADS)
     assert await node.exits() == 0
-    assert [line.partition("] ")[2] for line in node.lines if "cold" in line] == [
-        "workers start cold: other.sh is not run by python"
+    assert [line.partition("] ")[2] for line in node.lines if "preloading" in line] == [
+        "workers start without preloading: other.sh is not a Python script"
     ]
 
 
@@ -107,9 +107,9 @@ async def test_torch_is_left_as_it_is_in_the_workers_of_a_node_that_is_asked_to(
     flags = ("--np", "2", "--console", "all", "--verbose")
     nodes = [
         await job.node(*flags, *more, script=(str(script),), environ={"ELASTIC_NO_TORCH_PATCH": "0"})
-        for more in ((), ("--no_torch_patch",))
+        for more in ((), ("--no-torch-patch",))
     ]
     for node, said in zip(nodes, ("True None 2", "False 1 2"), strict=True):
-        await node.says(r"workers of generation 1 run: pids \d+ \(warm\)")
+        await node.says(r"started the workers of generation 1: pids \d+ \(preloaded\)")
         await node.shows(f"torch.distributed.distributed_c10d.init_process_group {said}$")
         assert await node.exits() == 0

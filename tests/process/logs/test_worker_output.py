@@ -146,7 +146,7 @@ class TestABlockedConsole:
                 assert it.log().stat().st_size > 40 * 64_000
                 shown = b""
                 async with asyncio.timeout(LIMIT_S):
-                    while b"the console stood still" not in shown:
+                    while b"the console was blocked" not in shown:
                         shown += out.read()
                         await asyncio.sleep(0)
                 assert len(shown) < it.log().stat().st_size
@@ -169,7 +169,7 @@ class TestABlockedConsole:
                         await asyncio.sleep(0)
                 assert (await it.exited()).code == 0
                 async with asyncio.timeout(LIMIT_S):
-                    while b"the console stood still" not in shown:
+                    while b"the console was blocked" not in shown:
                         shown += out.read()
                         await asyncio.sleep(0)
                 said = it.log().read_bytes().partition(b"\n")[2]
@@ -220,7 +220,7 @@ class TestOutputOfAnyKind:
                 assert (await it.exited()).code == 0
                 assert out.read() == b"hello\n" * shown
                 assert it.complaints == [
-                    f"{it.log()} cannot be written (No space left on device); what its worker says is not kept"
+                    f"cannot write {it.log()} (No space left on device); its worker's output is not logged"
                 ]
 
         asyncio.run(main())
@@ -236,8 +236,8 @@ class TestOutputOfAnyKind:
                 await it.spawned()
                 assert [(await it.exited()).code for _ in range(2)] == [0, 0]
                 await it.gone()
-                end = f"cannot be written ({full_on_close.WORDS}); what its worker says is not kept"
-                assert it.complaints == [f"{it.log(0)} {end}", f"{it.log(1)} {end}"]
+                end = f" ({full_on_close.WORDS}); its worker's output is not logged"
+                assert it.complaints == [f"cannot write {it.log(0)}{end}", f"cannot write {it.log(1)}{end}"]
 
         asyncio.run(main())
 
@@ -254,7 +254,7 @@ class TestOutputOfAnyKind:
                 await it.spawned()
                 assert (await it.exited()).code == 0
                 await it.gone()
-                assert it.complaints == [f"{it.log()} cannot be closed (broken); its end may be missing"]
+                assert it.complaints == [f"cannot close {it.log()} (broken); its end may be missing"]
 
         asyncio.run(main())
 

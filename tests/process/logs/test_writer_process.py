@@ -130,19 +130,19 @@ def test_a_disk_that_stands_still_costs_what_does_not_fit_and_the_log_says_how_m
             assert not it.disk.paused, "nobody waits for a disk that stands still"
             for _ in range(2 * KEEP_BYTES // PIECE):
                 log.write(b"z" * PIECE)
-            await it.hears("does not take writes")
+            await it.hears("does not accept writes")
             log.line("last words")
             assert tail_lines(log.ending)[-1] == "last words", "the end is known without the disk"
             reading = asyncio.create_task(read_whole(tmp_path / "workerlog.0"))
-            said = await it.hears("takes writes again")
+            said = await it.hears("accepts writes again")
             log.close()
         text = (await reading).decode()
         assert len(text) < KEEP_BYTES
         missing = [
-            int(line.split()[1]) for line in text.splitlines() if "bytes are missing here: the disk stood" in line
+            int(line.split()[1]) for line in text.splitlines() if "bytes are missing here: the disk was stalled" in line
         ]
         assert text.count("y") + text.count("z") + sum(missing) >= 2 * KEEP_BYTES
-        assert f"{sum(missing) / 1e6:.1f} MB of output were left out of workerlog.0" in said
+        assert f"{sum(missing) / 1e6:.1f} MB of output were dropped from workerlog.0" in said
         assert it.disk.left_out_bytes == sum(missing)
 
     asyncio.run(main())
@@ -173,7 +173,7 @@ def test_the_end_does_not_wait_for_ever_and_says_what_is_lost(tmp_path: Path) ->
             log.write(b"y" * 2 * PIECE)
             log.close()
         line = it.told[-1]
-        assert "does not take writes: the last" in line
+        assert "does not accept writes: the last" in line
         return int(line.rpartition("process ")[2].split()[0])
 
     pid = asyncio.run(main())
@@ -317,8 +317,8 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_costs_a_line_for_each_s
         return it.told
 
     told = asyncio.run(main())
-    lost = f"{tmp_path}/workerlog.0 cannot be written ({full_on_close.WORDS}); what its worker says is not kept"
-    assert told == [lost, f"{tmp_path}/log.jsonl cannot be written ({full_on_close.WORDS}); it is not complete", lost]
+    lost = f"cannot write {tmp_path}/workerlog.0 ({full_on_close.WORDS}); its worker's output is not logged"
+    assert told == [lost, f"cannot write {tmp_path}/log.jsonl ({full_on_close.WORDS}); it is not complete", lost]
     assert (tmp_path / "workerlog.0").read_text() == f"{HEADER}\none\n{HEADER}\ntwo\n"
     assert (tmp_path / "log.jsonl").read_text() == "one\ntwo\n"
 
@@ -342,7 +342,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_with_its_mend(tmp_path: Path, 
     (tmp_path / "file").touch()
     folder = tmp_path / name
     process = WriterProcess(partial(log_folder, folder), folder, LAUNCHER_LOG)
-    with pytest.raises(ConfigError, match="--log_dir"):
+    with pytest.raises(ConfigError, match="--log-dir"):
         LogWriterClient(process)
     process.end()
 
@@ -350,6 +350,6 @@ def test_a_folder_that_cannot_be_used_is_an_error_with_its_mend(tmp_path: Path, 
 def test_a_story_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "story").mkdir()
     process = WriterProcess(partial(log_folder, tmp_path), tmp_path, "story")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match="cannot write "):
         LogWriterClient(process)
     process.end()

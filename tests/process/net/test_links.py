@@ -441,7 +441,7 @@ def test_the_nodes_that_are_named_hear_what_they_wait_for() -> None:
             watcher.links.watch({"n-1": at(one), "n-2": at(other)})
             await watcher.until("up", "n-1", "n-2")
             watcher.links.tell(("n-2", "n-3"), wait_told("TRAINING", "training", ()))
-            watcher.links.tell(("n-1", "n-2"), wait_told("GROW_LATER", "n-1 joins in \ufffc", (41.25,)))
+            watcher.links.tell(("n-1", "n-2"), wait_told("SCALE_UP_LATER", "n-1 joins in \ufffc", (41.25,)))
             await first.until("waits", "w-1", "n-1 joins in \ufffc", 41.25)
             await second.until("waits", "w-1", "training")
             await second.until("waits", "w-1", "n-1 joins in \ufffc", 41.25)
@@ -470,11 +470,11 @@ def test_what_was_told_counts_for_as_long_as_the_link_is_up() -> None:
         async with watching() as watcher:
             watcher.links.watch({"n-1": at(hello)})
             await watcher.until("up", "n-1")
-            watcher.links.tell(("n-1",), wait_told("GROW_LATER", "n-1 joins in \ufffc", (41.0,)))
+            watcher.links.tell(("n-1",), wait_told("SCALE_UP_LATER", "n-1 joins in \ufffc", (41.0,)))
             await heard.wait()
             told = adapter.heard_wait()
             assert told is not None
-            assert (told.node, told.code) == ("w-1", Reason.GROW_LATER)
+            assert (told.node, told.code) == ("w-1", Reason.SCALE_UP_LATER)
             assert told.reason_at(boottime() + 11.0) == "n-1 joins in 30 s"
             heard.clear()
             facts.store.view = dataclasses.replace(facts.view, leader=_leader("n-1"))

@@ -423,8 +423,8 @@ def test_who_cannot_be_dialled_is_named_once_with_the_address_and_the_reason(mon
                 watcher.links.watch({"n-1": LinkTarget("127.0.0.1", port, 5)})
                 await watcher.until("complaint")
                 assert watcher.last[1] == (
-                    f"n-1: no connection to its agent at 127.0.0.1:{port} (connection refused); it has ended or a "
-                    "firewall is in the way, and its failure would be noticed only when its lease ends"
+                    f"n-1: no connection to its agent at 127.0.0.1:{port} (connection refused); it has exited or a "
+                    "firewall is in the way; its failure would be detected only when its lease expires"
                 )
                 watcher.links.watch({})
                 watcher.links.watch({"n-1": LinkTarget("127.0.0.1", port, 6), "n-2": LinkTarget("127.0.0.1", port, 7)})

@@ -302,7 +302,7 @@ class TestTheNurseryIsKilled:
                 assert said == [True, False]
                 assert all(ended(0) for ended in ends)
                 assert it.events.empty()
-                assert it.log(1).read_text().endswith("==== rank 1 gen 1 ended: killed, its nursery died ====\n")
+                assert it.log(1).read_text().endswith("==== rank 1 gen 1 ended: killed, its fork server died ====\n")
                 assert node_lock.proven_dead(tmp_path / "n.lock")
                 it.run_for(10)
                 it.workers.stop(1)

@@ -29,7 +29,7 @@ from tests.support.worker_messages import tracked
 
 LIMIT_S = 0.1
 STORY_LIMIT_S = 30.0
-SHOWN = "its stacks are in its log"
+SHOWN = "its stack traces are in its log"
 
 
 class Watched:

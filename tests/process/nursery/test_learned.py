@@ -126,13 +126,13 @@ def test_a_known_module_that_cannot_be_set_right_is_refused(packages: Packages) 
     assert packages.load("datasets", file=file)[0] == ""
     (packages.folder / "datasets" / "fingerprint.py").write_text("import random\nother_rng = random.Random()")
     why = packages.load("datasets", file=file)[0]
-    assert why.startswith("datasets: imports what cannot be set right in a worker (name 'fingerprint_rng'"), why
+    assert why.startswith("datasets: imports what cannot be corrected in a worker (name 'fingerprint_rng'"), why
 
 
 @pytest.mark.parametrize("name", ["mine", "outer"])
 def test_a_module_that_has_the_name_of_one_of_the_user_is_refused(packages: Packages, name: str) -> None:
     packages.has(mine="", outer="import mine")
-    assert packages.load(name)[0] == f"{name}: imports mine, which the script has of its own"
+    assert packages.load(name)[0] == f"{name}: imports mine, which is also the name of one of the script's own modules"
 
 
 READS_AND_REFUSED = [

@@ -42,7 +42,7 @@ OF_THE_FORK_SERVER: Final = {
     "logging": "and their loggers",
     "log handlers": "and their handlers",
     "atexit": "and what they register",
-    "finalizers": "those of the fork server are not called (docs/warm.md)",
+    "finalizers": "those of the fork server are not called (docs/guides/fast-restarts.md)",
     "torch": "torch is loaded, also where the script does not import it first",
     "thread pools": "and its OpenMP",
     "environ": "torch._inductor sets TORCHINDUCTOR_CACHE_DIR when it is imported first",
@@ -56,7 +56,7 @@ AFTER_THE_GROUP: Final = ("tasks", "descriptors", "finalizers")
 """They depend on what gloo has just done."""
 LEARNED: Final = {
     "modules": "modules that the script imports later are loaded before",
-    "finalizers": "those of the fork server are not called (docs/warm.md)",
+    "finalizers": "those of the fork server are not called (docs/guides/fast-restarts.md)",
     "tasks": "Arrow's jemalloc does without its thread, which the fork server must not have",
 }
 """What a worker has otherwise than one that has imported its packages itself, in a fork of the same fork server."""

@@ -59,8 +59,11 @@ class TestStarting:
         [
             (("no-such-program",), "cannot start no-such-program: No such file or directory"),
             (("./no-such",), "cannot start ./no-such: No such file or directory"),
-            (("./lame",), "cannot start ./lame: the interpreter that its first line names is not there"),
-            (("./bare",), "cannot start ./bare: Exec format error; does its first line say what runs it, such as #!"),
+            (("./lame",), "cannot start ./lame: the interpreter in its first line does not exist"),
+            (
+                ("./bare",),
+                "cannot start ./bare: Exec format error; does its first line name an interpreter, such as #!",
+            ),
             (("./closed",), "cannot start ./closed: Permission denied"),
             (("a\0b",), "cannot start a\0b: "),
             (("./busy",), "could not start ./busy: Text file busy"),
@@ -138,7 +141,7 @@ class TestStarting:
         async def main() -> None:
             async with nest(tmp_path) as it:
                 it.workers.spawn(1, [it.program("true")])
-                with pytest.raises(RuntimeError, match="generation 1 is still there"):
+                with pytest.raises(RuntimeError, match="generation 1 still runs"):
                     it.workers.spawn(2, [it.program("true")])
                 await it.spawned()
                 await it.exited()

@@ -1,4 +1,4 @@
-"""Stories that docs/seeds.md names fail when the feature of their row is taken out.
+"""Stories that docs/development/requirements.md names fail when the feature of their row is taken out.
 
 A copy of the tree is changed in one place, and put back after each. Before any change all of these stories pass in the
 copy. `tests/unit/project/test_seed_mutations.py` shows the same of the other tests.

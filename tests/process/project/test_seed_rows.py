@@ -1,6 +1,6 @@
 """The command lines of the seed documents, as they stand there, where no other test types them.
 
-docs/seeds.md says for every row of the seeds which test shows it.
+docs/development/requirements.md says for every row of the seeds which test shows it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ async def test_two_machines_with_two_cards_each_differ_in_nothing_but_their_card
     (serve,) = free_ports(1)
     nodes = [
         await job.node(
-            *(f"--gpus={gpus}", f"--ips={FIRST},{SECOND}", "--host", host, "--serve_port", str(serve)),
+            *(f"--gpus={gpus}", f"--ips={FIRST},{SECOND}", "--host", host, "--serve-port", str(serve)),
             script=(str(job.script), "--batch_size=64"),
             server=False,
             environ=four_cards(job.folder),
@@ -60,7 +60,7 @@ async def test_two_machines_with_two_cards_each_differ_in_nothing_but_their_card
 @story
 async def test_two_of_eight_trainers_fail_and_the_logs_of_the_others_say_where_to_look(job: Job) -> None:
     """The page's own example: `rank=[2,3]` of 8, and `[SignalInfo: *** SIGTERM …]` in the log of another rank."""
-    node = await job.node(*("--gpus", EIGHT, "--max_restarts", "0"), server=False, environ={"PATH": str(job.folder)})
+    node = await job.node(*("--gpus", EIGHT, "--max-restarts", "0"), server=False, environ={"PATH": str(job.folder)})
     world = await job.world(1, 8)
     for worker in world[2:4]:
         await worker.obeys("complain", TRACEBACK)
@@ -100,7 +100,7 @@ async def test_a_machine_in_front_of_the_node_is_named_with_host_and_its_open_po
     """As in a container with `docker run -p`: no interface here has the address that the others are told."""
     low, high = free_range(5)
     outside = "203.0.113.5"
-    await job.node("--host", outside, "--port_range", f"{low}:{high}")
+    await job.node("--host", outside, "--port-range", f"{low}:{high}")
     (worker,) = await job.world(1, 1)
     assert worker.env["PADDLE_CURRENT_ENDPOINT"] == f"{outside}:{low}"
     assert worker.env["MASTER_ADDR"] == outside
@@ -116,8 +116,8 @@ async def test_one_machine_simulates_servers_workers_and_heterogeneous_workers_t
 ) -> None:
     (port,) = free_ports(1)
     node = await job.node(
-        *("--run_mode", "ps-heter", "--server_num", "1", "--worker_num", "1", "--heter_worker_num", "2"),
-        *("--http_port", str(port)),
+        *("--run-mode", "ps-heter", "--server-num", "1", "--worker-num", "1", "--heter-worker-num", "2"),
+        *("--http-port", str(port)),
     )
     world = await workers_by_role(job, "server 0", "worker 0", "heter 0", "heter 1")
     told = {name: worker.env["PADDLE_TRAINING_ROLE"] for name, worker in world.items()}
@@ -142,7 +142,7 @@ async def test_one_machine_simulates_servers_workers_and_heterogeneous_workers_t
 @story
 async def test_servers_sit_on_a_node_without_cards_and_workers_on_one_with_cards(job: Job) -> None:
     (port,) = free_ports(1)
-    flags = ("--np", "1", "--servers", f"{FIRST}:{port}", "--worker_num", "2")
+    flags = ("--np", "1", "--servers", f"{FIRST}:{port}", "--worker-num", "2")
     cpu = await job.node(*flags, "--host", FIRST)
     gpu = await job.node(*flags, "--host", SECOND, environ={**four_cards(job.folder), "CUDA_VISIBLE_DEVICES": "0,1"})
     world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
@@ -163,7 +163,7 @@ def test_two_servers_and_two_trainers_train_the_regression_and_the_servers_end_w
     tmp_path: Path,
 ) -> None:
     """One script in both roles; every trainer tells every server when it is done."""
-    launch = ("-m", "launcher", "--server_num", "2", "--worker_num", "2", "--preload", "sklearn.datasets")
+    launch = ("-m", "launcher", "--server-num", "2", "--worker-num", "2", "--preload", "sklearn.datasets")
     script = ("-m", "elastic.examples.ps_regression", "--epochs", "6", "--lr", "0.005")
     said = completed((*launch, *script), tmp_path, **WARM)
     epochs = [line for line in said if line.startswith("Epoch: ")]

@@ -1,4 +1,4 @@
-"""Rows of docs/seeds.md that ask for the training library, as their pages put the question."""
+"""Rows of docs/development/requirements.md that ask for the training library, as their pages put the question."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ for _ in elastic.epochs(state, 1):
 def test_a_job_starts_from_the_model_of_an_older_one_with_resume_from(tmp_path: Path) -> None:
     torch.save({"weight": torch.tensor([[0.25, 0.5]])}, tmp_path / "older.pt")
     (tmp_path / "train.py").write_text(ONE_MORE_EPOCH)
-    launch = ["-m", "launcher", "--nproc_per_node", "1", "--job_id", "newer"]
-    said = completed([*launch, "--resume_from", "older.pt", "train.py"], tmp_path)
+    launch = ["-m", "launcher", "--nproc-per-node", "1", "--job-id", "newer"]
+    said = completed([*launch, "--resume-from", "older.pt", "train.py"], tmp_path)
     assert said == ["step 0 weight [[0.25, 0.5]]"]
     exported = tmp_path / "newer.pt"
     completed(["-m", "elastic.train.export", "checkpoints/newer", str(exported)], tmp_path)
@@ -101,7 +101,7 @@ def diverges(folder: str) -> None:
 def test_with_paddles_variable_a_commit_refuses_nan_names_the_parameter_and_keeps_the_good_checkpoint(
     tmp_path: Path,
 ) -> None:
-    said = r"NotFinite: part model: weight has nan at step 2 on rank 0; the checkpoint of step 1 is kept"
+    said = r"NotFinite: component model: weight has NaN at step 2 on rank 0; the newest checkpoint is step 1"
     with pytest.raises(RunFailed, match=said):
         run(diverges, args=(str(tmp_path),), worlds=[1], checkpoint_dir=tmp_path, env={"FLAGS_check_nan_inf": "1"})
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-0000000001.g1"]

@@ -12,7 +12,7 @@ from tests.support.etcd_servers import free_ports
 from tests.support.fake_workers import Worker
 from tests.support.job_harness import Job, story, workers_by_role
 
-FLAGS = ("--np", "2", "--server_num", "1", "--worker_num", "1", "--lease_ttl", "2")
+FLAGS = ("--np", "2", "--server-num", "1", "--worker-num", "1", "--lease-ttl", "2")
 
 
 def roster(worker: Worker) -> dict[str, Any]:
@@ -44,7 +44,7 @@ async def test_a_lost_worker_stops_nobody_and_a_new_node_joins_without_a_restart
     lost = job.node_of(world["worker 1"])
     await lost.killed()
     kept = job.node_of(world["worker 0"])
-    await kept.says(r"revision 1 of the roster: .* \(worker 1\) was lost")
+    await kept.says(r"revision 1 of the cluster spec: .* \(worker 1\) was lost")
     fresh = await job.node(*FLAGS)
     await fresh.says("this one has worker 1")
     after = await workers_by_role(job, "server 0", "worker 0")
@@ -69,17 +69,17 @@ async def test_a_lost_server_comes_back_on_a_spare_and_the_workers_learn_where(j
     serving = job.node_of(world["server 0"])
     running = [job.node_of(worker) for worker in world.values()]
     spare = next(node for node in job.nodes if node not in running)
-    await spare.says("spare: generation 1 goes on without this node")
+    await spare.says("spare: generation 1 runs without this node")
     await serving.killed()
     again = (await workers_by_role(job, "server 0"))["server 0"]
     assert again.node == spare.id
     worker = world["worker 0"]
     node = job.node_of(worker)
-    proven = f"{serving.id} was on this machine, and nothing is left of it"
+    proven = f"{serving.id} ran on this host, and all its processes have exited"
     await job.told.until(
         lambda: any(proven in line for one in job.nodes for line in one.lines), "a node proposes and has the proof"
     )
-    await node.says(rf"revision \d+ of the roster: .* {again.node} \(server 0\) joins")
+    await node.says(rf"revision \d+ of the cluster spec: .* {again.node} \(server 0\) joins")
     assert roster(worker)["servers"] == [again.env["PADDLE_CURRENT_ENDPOINT"]]
     assert not worker.ended
     for name in ("worker 0", "worker 1"):
@@ -103,7 +103,7 @@ async def test_a_failed_worker_starts_again_alone_and_the_budget_pays(job: Job) 
     assert not world["server 0"].ended
     for node in nodes:
         await node.says("restart 1 of 3")
-        await node.says(r"The first to fail was rank 1 on host 127\.0\.0\.1")
+        await node.says(r"Root cause: rank 1 on host 127\.0\.0\.1")
     await world["worker 0"].exits(0)
     await again.exits(0)
     assert [await node.exits() for node in nodes] == [0, 0, 0]
@@ -111,7 +111,7 @@ async def test_a_failed_worker_starts_again_alone_and_the_budget_pays(job: Job) 
 
 @story
 async def test_without_a_restart_left_a_failed_server_ends_the_job_and_is_named(job: Job) -> None:
-    nodes = [await job.node(*FLAGS, "--max_restarts", "0") for _ in range(3)]
+    nodes = [await job.node(*FLAGS, "--max-restarts", "0") for _ in range(3)]
     world = await workers_by_role(job, "server 0", "worker 0", "worker 1")
     await world["server 0"].dies(SIGKILL)
     for node in nodes:
@@ -136,7 +136,7 @@ async def test_a_worker_node_that_drains_leaves_and_the_others_go_on(job: Job) -
 
 @story
 async def test_on_one_machine_all_runs_in_one_node_and_a_failure_starts_it_again(job: Job) -> None:
-    node = await job.node("--server_num", "2", "--worker_num", "2")
+    node = await job.node("--server-num", "2", "--worker-num", "2")
     world = await workers_by_role(job, "server 0", "server 1", "worker 0", "worker 1")
     await world["worker 0"].exits(7)
     again = await job.told.until(
@@ -171,7 +171,7 @@ async def test_a_nursery_that_dies_costs_its_node_one_start_and_disturbs_no_othe
 @story
 async def test_with_np_the_host_that_servers_names_serves_at_its_port_and_comes_back_there(job: Job) -> None:
     endpoint = f"127.0.0.2:{free_ports(1)[0]}"
-    flags = ("--np", "2", "--servers", endpoint, "--worker_num", "1", "--lease_ttl", "2")
+    flags = ("--np", "2", "--servers", endpoint, "--worker-num", "1", "--lease-ttl", "2")
     nodes = [await job.node(*flags, "--host", "127.0.0.4")]
     await nodes[0].says(r"waiting for server 0 on 127\.0\.0\.2$")
     serving = await job.node(*flags, "--host", "127.0.0.2")

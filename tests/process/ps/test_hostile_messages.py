@@ -90,7 +90,7 @@ def target() -> Iterator[Target]:
     made.close()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_message_with_any_field_changed_is_refused_or_is_a_message(
     target: Target, caplog: pytest.LogCaptureFixture, data: st.DataObject
@@ -106,7 +106,7 @@ def test_a_message_with_any_field_changed_is_refused_or_is_a_message(
     target.works()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(method=st.sampled_from([*METHODS, "Close"]), frames=st.lists(st.binary(max_size=64), max_size=4))
 def test_noise_is_refused(target: Target, caplog: pytest.LogCaptureFixture, method: str, frames: list[bytes]) -> None:
     code, back = target.run(target.bench.raw(method, *frames))
@@ -116,7 +116,7 @@ def test_noise_is_refused(target: Target, caplog: pytest.LogCaptureFixture, meth
     target.works()
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_hello_that_is_wrong_opens_no_session(
     target: Target, caplog: pytest.LogCaptureFixture, data: st.DataObject

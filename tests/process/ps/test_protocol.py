@@ -133,7 +133,7 @@ class TestSync:
         zero, one = await asyncio.gather(made.opened(0), made.opened(1))
         first = asyncio.create_task(made.pushed(zero, gradient=2.0))
         await made.until(lambda: made.service.barrier.missing() == [1])
-        assert made.service.waits_for() == "step 0 of worker 1 (it is here)"
+        assert made.service.waits_for() == "step 0 of worker 1 (connected)"
         assert await made.pushed(one, gradient=4.0, weight=3.0) == [-3.5, -3.5]
         assert await first == [-3.5, -3.5]
 
@@ -142,7 +142,7 @@ class TestSync:
         zero = await made.opened(0)
         first = asyncio.create_task(made.pushed(zero))
         await made.until(lambda: made.service.barrier._given)
-        assert made.service.waits_for() == "worker 1 to come before the first step"
+        assert made.service.waits_for() == "worker 1 to join before the first step"
         one = await made.opened(1)
         assert await made.pushed(one, gradient=3.0) == [-2, -2]
         assert await first == [-2, -2]
@@ -181,7 +181,7 @@ class TestSessions:
         old = await made.opened(0, "0-old")
         new = await made.opened(0, "0-new")
         assert await made.pushed(new) == [-1, -1]
-        with pytest.raises(SessionReplaced, match="another process has come as worker 0"):
+        with pytest.raises(SessionReplaced, match="another process has connected as worker 0"):
             await made.pushed(old)
         assert await made.pushed(new, 2) == [-2, -2], "the old one did not come back"
 
@@ -231,10 +231,10 @@ class TestSessions:
             link = await made.opened(0)
             await link.close()
             assert not made.service.finished.is_set()
-            await said("1 of 2 workers never came; the others have ended")
+            await said("1 of 2 workers never joined; the others have ended")
             assert made.service.finished.is_set()
             with pytest.raises(TimeoutError):
-                await said("1 of 2 workers never came; the others have ended", limit_s=0.1)
+                await said("1 of 2 workers never joined; the others have ended", limit_s=0.1)
 
     @told(lost_after_s=0.05)
     async def test_a_worker_that_was_taken_for_lost_comes_back_by_itself(self, made: Bench) -> None:
@@ -251,7 +251,7 @@ class TestSessions:
         link = made.link(1)
         opening = asyncio.create_task(link.open())
         await made.until(lambda: 1 in made.service.sessions.registered())
-        assert made.service.waits_for() == "worker 0 and its first values (it never came)"
+        assert made.service.waits_for() == "worker 0 and its first values (never joined)"
         opening.cancel()
 
 
@@ -263,7 +263,7 @@ class TestWhoIsWaitedFor:
             zero = await made.opened(0)
             pushing = asyncio.create_task(made.pushed(zero))
             await made.until(lambda: made.service.barrier._given)
-            await said("parameter server 0 waits for worker 1 to come before the first step")
+            await said("parameter server 0 is waiting for worker 1 to join before the first step")
             telling.cancel()
             pushing.cancel()
 
@@ -284,7 +284,9 @@ class TestAServerThatIsAway:
     async def test_is_named_when_the_patience_is_over(self, made: Bench) -> None:
         link = await made.opened(0, patience_s=0.2)
         await made.server.stop(0)
-        with pytest.raises(ServerLost, match=rf"server 0 at {made.address} has been away for \d s .*; start it again"):
+        with pytest.raises(
+            ServerLost, match=rf"server 0 at {made.address} has been unavailable for \d s .*; restart it"
+        ):
             await made.pushed(link)
 
     @told()
@@ -301,8 +303,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changed", "said"),
         [
-            ({"job": "other"}, "belongs to job 'j', the worker to 'other'"),
-            ({"server": 1, "servers": 2}, "this is server 0 of 1; the worker takes it for server 1 of 2"),
+            ({"job": "other"}, "belongs to job 'j', but the worker to 'other'"),
+            ({"server": 1, "servers": 2}, "this is server 0 of 1, but the worker expects server 1 of 2"),
         ],
     )
     def test_a_worker_of_another_kind_is_told_so(self, changed: dict[str, Any], said: str) -> None:
@@ -322,7 +324,7 @@ class TestRefusals:
         for sent in (of_version_1, {"version": 9, "nonce": "0" * 32}):
             said = await made.refusal(sent)
             assert (
-                said == f"this server speaks version {protocol.VERSION} of the protocol, the worker {sent['version']}"
+                said == f"this server uses version {protocol.VERSION} of the protocol, but the worker {sent['version']}"
             )
         assert not made.service.sessions.seen
 

@@ -62,7 +62,7 @@ def told(folder: Path) -> dict[str, Any]:
 async def test_two_servers_and_two_workers_start_on_one_machine(job: Job) -> None:
     folder = places(job, 2)
     script = (str(job.write("tell.py", TELL)), str(folder))
-    node = await job.node("--server_num", "2", "--worker_num", "2", script=script, server=False)
+    node = await job.node("--server-num", "2", "--worker-num", "2", script=script, server=False)
     assert await node.exits() == 0
     found = told(folder)
     assert sorted(found) == ["server.0", "server.1", "worker.0", "worker.1"]
@@ -84,7 +84,7 @@ async def test_lists_start_each_process_on_its_host_and_port(job: Job) -> None:
     lists = (
         f"--servers=127.0.0.1:{first},127.0.0.2:{fourth}",
         f"--workers=127.0.0.2:{second},127.0.0.1",
-        f"--heter_workers=127.0.0.1:{third}",
+        f"--heter-workers=127.0.0.1:{third}",
     )
     script = (str(job.write("tell.py", TELL)), str(folder))
     nodes = [await job.node(*lists, "--host", host, script=script) for host in ("127.0.0.1", "127.0.0.2")]

@@ -75,7 +75,7 @@ def held(folder: Path) -> Iterator[None]:
 async def start(job: Job, nodes: int) -> tuple[dict[str, Node], list[Node]]:
     """Nodes by their first seat, and the spares. Each runs one process, which is as soon there without a nursery."""
     script = (str(job.write("held.py", HELD_SCRIPT)), *QUICK, "--epochs", "9")
-    flags = ("--np", "2", "--server_num", "1", "--worker_num", "1", "--no_warm")
+    flags = ("--np", "2", "--server-num", "1", "--worker-num", "1", "--no-preload")
     started = [await job.node(*flags, ttl_s=QUICK_TTL_S, script=script) for _ in range(nodes)]
     assignments: dict[str, Node] = {}
     spares = []
@@ -100,18 +100,18 @@ async def test_a_lost_server_comes_back_from_its_snapshot_and_the_workers_go_on(
         await first.shows(AFTER_SNAPSHOT)
         assert list((job.folder / "checkpoints").glob("ps/server-0/step-*"))
         await assignments["server 0"].killed()
-    await first.says(r"server 0 at \S+ is back")
+    await first.says(r"reconnected to server 0 at \S+")
     line = await spare.says(r"\(server 0\) was lost.*: back in ([\d.]+) s: ")
-    assert {"detect", "seat", "decide", "publish", "spawn", "restore", "serve"} <= set(adds_up(line.string, line[1]))
+    assert {"detect", "assign", "decide", "publish", "spawn", "restore", "serve"} <= set(adds_up(line.string, line[1]))
     (event,) = recoveries(spare)
     assert (event["complete"], list(event["phases"])[-1]) == (True, "serve")
     assert await final_loss(first) < FINAL_LOSS_MAX
     for node in (first, assignments["worker 1"], spare):
         assert await node.exits() == 0
-    assert "server 0 is back from its snapshot" in spare.text("serverlog.0")
+    assert "server 0 restored its snapshot" in spare.text("serverlog.0")
     (kept,) = await told(job)
     assert kept.text in line.string
-    (began,) = await told(job, "seats")
+    (began,) = await told(job, "tasks")
     assert (began.rev, dict(began.phases).items() <= dict(kept.phases).items()) == (kept.rev, True)
 
 

@@ -81,13 +81,13 @@ class TestAsync:
             assert workers[0].ask("step 5") == "-10 -10 -10 -10"
             workers[0].ask("close")
             assert codes([workers[0], *servers]) == [0, 0, 0]
-            assert "worker 1 is lost; nobody waits for it any more" in servers[0].said
+            assert "worker 1 has failed; steps no longer wait for it" in servers[0].said
 
     def test_a_frozen_worker_is_lost(self, tmp_path: Path) -> None:
         with job(tmp_path, servers=1) as made:
             (server,), workers = started(made, LOST_AFTER_S="0.5")
             workers[1].popen.send_signal(signal.SIGSTOP)
-            server.until("^worker 1 is lost")
+            server.until("^worker 1 has failed")
             assert workers[0].ask("close") == "done"
             assert server.end() == 0
             workers[1].kill()
@@ -102,9 +102,9 @@ class TestAsync:
             servers[0].until("^snapshot 0*[2-9] is written$")
             servers[0].kill()
             workers[0].tell("step 3")
-            workers[0].until("server 0 at .* does not answer")
+            workers[0].until("server 0 at .* is unavailable")
             servers[0] = made.server(0, ELASTIC_CHECKPOINT_DIR=str(tmp_path))
-            servers[0].until(r"^server 0 is back from its snapshot; its state is \d+\.\d s old \(step 0\)$")
+            servers[0].until(r"^server 0 restored its snapshot, which is \d+\.\d s old \(step 0\)$")
             values = workers[0].until("^step (.*)$")[1].split()
             assert float(values[1]) == -10, "server 1 was never away"
             assert -10 <= float(values[0]) < 0
@@ -151,7 +151,7 @@ class TestSync:
             servers[1].until("^snapshot .* is written$")
             servers[1].kill()
             servers[1] = made.server(1, MODE="sync", ELASTIC_CHECKPOINT_DIR=str(tmp_path))
-            servers[1].until("is back from its snapshot")
+            servers[1].until("restored its snapshot")
             workers[0].tell("step 5")
             values = [float(value) for value in workers[1].ask("step 5").split()]
             assert values[0] == -10
@@ -170,7 +170,7 @@ class TestEnds:
             server.popen.send_signal(signal.SIGTERM)
             assert server.end() == 143
             back = made.server(0, **kept)
-            back.until(r"^server 0 is back from its snapshot; its state is \d+\.\d s old")
+            back.until(r"^server 0 restored its snapshot, which is \d+\.\d s old")
             assert worker.ask("step 1") == "-8 -8 -8 -8"
             worker.ask("close")
             assert codes([worker, back]) == [0, 0]
@@ -192,7 +192,7 @@ class TestEnds:
             workers[0].tell("fail")
             assert workers[0].end() == 1
             server.until("^the connection of worker 0 broke$")
-            server.until("^worker 0 is lost")
+            server.until("^worker 0 has failed")
             assert workers[1].end() == 0
             assert server.end() == 0
             assert "worker 1 has closed" in server.said
@@ -238,8 +238,8 @@ class TestUnderTheLauncher:
             (server,), workers = started(made, **known)
             for worker in workers:
                 worker.kill()
-            server.until("^worker . is lost")
-            server.until("^worker . is lost")
+            server.until("^worker . has failed")
+            server.until("^worker . has failed")
             workers = [made.worker(2, **known)]
             workers[0].until("^ready$")
             assert workers[0].ask("step 2") == "-2 -2 -2 -2"
@@ -260,7 +260,7 @@ class TestUnderTheLauncher:
             assert server.end() == 143
             cluster_spec.write_text(json.dumps({"servers": [""], "workers": [{"index": 0}]}))
             worker.tell("step 1")
-            worker.until("does not answer")
+            worker.until("is unavailable")
             (made.port,) = free_ports(1)
             moved = made.server(0, **known, PADDLE_PSERVER_PORT=str(made.port))
             moved.until("listens on")

@@ -48,7 +48,7 @@ def test_a_folder_for_locks_that_another_user_made_first_stops_no_job_and_deaths
         await first.killed()
         second = await job.node("--np", "1", ttl_s=QUICK_TTL_S, environ=environ)
         await job.newest_world(1)
-        await second.says(f"{re.escape(first.id)} was on this machine, and nothing is left of it")
+        await second.says(f"{re.escape(first.id)} ran on this host, and all its processes have exited")
 
     stage.play(told)
 
@@ -59,7 +59,7 @@ def test_an_agent_survives_another_user_who_takes_the_place_of_a_lock_folder_tha
     environ = {"TMPDIR": str(shared)}
 
     async def told(job: Job) -> None:
-        flags = ("--np", "1:1", "--store_outage_limit", "3")
+        flags = ("--np", "1:1", "--etcd-outage-timeout", "3")
         first = await job.node(*flags, ttl_s=QUICK_TTL_S, environ=environ)
         await job.world(1, 1)
         second = await job.node(*flags, ttl_s=QUICK_TTL_S, environ=environ)

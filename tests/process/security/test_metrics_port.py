@@ -49,8 +49,8 @@ async def test_an_agent_without_a_free_descriptor_answers_probes_and_monitors(jo
     server = await asyncio.start_unix_server(lambda *streams: came.put_nowait(streams), path)
     (port,) = free_ports(1)
     greedy = (sys.executable, str(job.write("greedy.py", GREEDY)), path)
-    node = await job.node("--metrics_port", str(port), within=greedy)
-    await node.says("monitors find this node")
+    node = await job.node("--metrics-port", str(port), within=greedy)
+    await node.says("metrics: http")
     (worker,) = await job.world(1, 1)
     async with asyncio.timeout(LIMIT_S):
         reader, writer = await came.get()
@@ -71,8 +71,8 @@ async def test_an_agent_without_a_free_descriptor_answers_probes_and_monitors(jo
 @story
 async def test_links_of_nodes_that_do_not_exist_leave_an_agent_with_few_files_enough_to_answer(job: Job) -> None:
     (port,) = free_ports(1)
-    node = await job.node("--metrics_port", str(port), within=(sys.executable, "-c", FEW_FILES))
-    await node.says("monitors find this node")
+    node = await job.node("--metrics-port", str(port), within=(sys.executable, "-c", FEW_FILES))
+    await node.says("metrics: http")
     (worker,) = await job.world(1, 1)
     view = await read_everything(job)
     async with asyncio.timeout(LIMIT_S):

@@ -60,7 +60,7 @@ def part_of(pid: int) -> str:
         "writes ": "writer",
         "launcher.nursery.main": "nursery",
         "bin/etcd ": "etcd",
-        "-m launcher --elastic_server": "agent",
+        "-m launcher --elastic-server": "agent",
         "-m launcher": "parent",
     }
     return next((part for mark, part in marks.items() if mark in command), "worker")
@@ -112,7 +112,7 @@ def test_no_socket_of_a_job_with_a_secret_answers_another_user_as_etcd_does(
 
     async def told(job: Job) -> None:
         environ = {SECRET: OURS, "PATH": path, "TMPDIR": str(open_folder)}
-        first = await job.node("--serve", f"{HERE}:{port}", "--local_nodes", "2", server=False, environ=environ)
+        first = await job.node("--serve", f"{HERE}:{port}", "--local-nodes", "2", server=False, environ=environ)
         await job.world(1, 2)
         pids = first.processes()
         assert [command_of(pid).split()[0] for pid in pids if part_of(pid) == "etcd"] == [binary]

@@ -16,15 +16,15 @@ from tests.support.job_harness import Stage
 from tests.support.tcp_recorder import wire
 
 PASSWORD = "job-secret"
-ALLOWED = "--allow_plaintext_password"
-REFUSED = "the password of --etcd_user job would cross the network in the clear to {}; use TLS"
+ALLOWED = "--allow-plaintext-password"
+REFUSED = "the password of --etcd-user job would cross the network in the clear to {}; use TLS"
 LIMIT_S = 60.0
 
 
 async def ran(folder: Path, *argv: str) -> tuple[int, str]:
     """The exit code and stderr of a command that has the user's password in its environment."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("ELASTIC_", "PADDLE_"))}
-    own = {"ELASTIC_ETCD_PASSWORD": PASSWORD, "ELASTIC_NO_WARM": "1", "ELASTIC_SPOT": "none"}
+    own = {"ELASTIC_ETCD_PASSWORD": PASSWORD, "ELASTIC_NO_PRELOAD": "1", "ELASTIC_SPOT": "none"}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", *argv),
         cwd=folder,
@@ -45,13 +45,13 @@ async def ran(folder: Path, *argv: str) -> tuple[int, str]:
 
 
 def launch(server: str, *flags: str) -> tuple[str, ...]:
-    named = ("--elastic_server", server, "--job_id", "j", "--etcd_user", "job", "--connect_timeout", "1")
+    named = ("--elastic-server", server, "--job-id", "j", "--etcd-user", "job", "--connect-timeout", "1")
     return "-m", "launcher", *named, *flags, "--np", "1", "--quiet", "train.py"
 
 
 def operate(command: str, server: str, *flags: str) -> tuple[str, ...]:
-    job = () if command == "list" else ("--job_id", "j")
-    return "-m", "launcher.ctl", command, "--elastic_server", server, *job, "--etcd_user", "job", *flags
+    job = () if command == "list" else ("--job-id", "j")
+    return "-m", "launcher.ctl", command, "--elastic-server", server, *job, "--etcd-user", "job", *flags
 
 
 def torchrun(server: str, *conf: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def script(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("local_nodes", [(), ("--local_nodes", "2")])
+@pytest.mark.parametrize("local_nodes", [(), ("--local-nodes", "2")])
 def test_elastic_launch_sends_no_password_in_the_clear_to_another_machine(
     script: Path, local_nodes: tuple[str, ...]
 ) -> None:
@@ -107,7 +107,7 @@ def test_the_plugin_sends_no_password_in_the_clear_to_another_machine(script: Pa
 
 
 def test_every_subcommand_that_opens_a_store_has_the_flags_of_the_way_in() -> None:
-    assert all(set(STORE_FLAGS) <= set(command.flags) for command in cli.COMMANDS if command.flags)
+    assert all(set(STORE_FLAGS) <= set(command.flags) for command in cli.TABLE.commands if command.flags)
 
 
 @pytest.mark.timeout(120)
@@ -118,7 +118,7 @@ def test_with_the_flag_all_three_send_it_and_do_their_work(own_stage: Stage) -> 
         (folder / "train.py").write_text("print('trains')\n")
         for command in (
             launch("{}", "--allow-plaintext-password"),
-            launch("{}", ALLOWED, "--local_nodes", "1", "--rerun"),
+            launch("{}", ALLOWED, "--local-nodes", "1", "--rerun"),
             operate("list", "{}", ALLOWED),
             torchrun("{}", "allow_plaintext_password=1"),
         ):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from elastic.channel import client, messages
-from elastic.testing import Loss, Planned, RunFailed, World, reached, run
+from elastic.testing import NodeFailure, Planned, RunFailed, World, reached, run
 
 
 def die_in_the_first_world(rank: int) -> int:
@@ -38,7 +38,7 @@ def die_in_a_planned_stop(rank: int) -> int:
 
 
 def test_a_loss_without_a_step_comes_when_a_replica_dies() -> None:
-    result = run(die_in_the_first_world, args=(1,), worlds=[World(3, Loss(nodes=(1,))), World(3)])
+    result = run(die_in_the_first_world, args=(1,), worlds=[World(3, NodeFailure(nodes=(1,))), World(3)])
     before, after = result.worlds
     assert [replica.code for replica in before.replicas] == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM]
     assert after.nodes[:2] == (before.nodes[0], before.nodes[2])
@@ -52,5 +52,5 @@ def test_a_planned_stop_that_may_fail_ends_when_a_replica_dies_in_it() -> None:
 
 
 def test_a_planned_stop_that_may_not_fail_names_who_did() -> None:
-    with pytest.raises(RunFailed, match=r"rank 1 of world 0 \(node1-0001\) left with exit code 7, though it was asked"):
+    with pytest.raises(RunFailed, match=r"rank 1 of world 0 \(node1-0001\) exited with code 7, instead of exiting"):
         run(die_in_a_planned_stop, args=(1,), worlds=[World(2, Planned(1)), World(1)])

@@ -33,12 +33,12 @@ def launched(entry, *args, job=sys.argv[2], method="spawn", **more):
     )
     return elastic_launch(config, entry)(*args)
 
-def agent(handler, code):
+def agent(handler, code, kind=LocalElasticAgent):
     spec = WorkerSpec(
         role="r", local_world_size=1, fn=None, entrypoint=sys.executable, args=("-c", f"raise SystemExit({code})"),
         rdzv_handler=handler, max_restarts=0, monitor_interval=0.05,
     )
-    return LocalElasticAgent(spec, DefaultLogsSpecs())
+    return kind(spec, DefaultLogsSpecs())
 
 def sum_of_ranks(base):
     return base + int(os.environ["RANK"]), not {"GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT"} & os.environ.keys()
@@ -77,6 +77,25 @@ say(result.is_failed(), handler.shutdown(), made().is_closed())
 handler = made()
 result = agent(handler, 0).run()
 say(result.is_failed(), handler.shutdown(), made().is_closed())
+"""
+
+OLDER_AGENT = """
+class OlderAgent(LocalElasticAgent):
+    def _shutdown(self, *args, **more):
+        super()._shutdown(*args, **more)
+        handler.shutdown()
+
+def launched_by_older():
+    try:
+        raise ChildFailedError("worker", agent(handler, 3, OlderAgent).run().failures)
+    finally:
+        handler.shutdown()
+
+handler = made()
+try:
+    launched_by_older()
+except ChildFailedError as error:
+    say(error.get_first_failure()[1].exitcode, made().is_closed())
 """
 
 RAISED = """
@@ -162,7 +181,9 @@ def test_an_agent_forked_from_one_that_had_joined_says_that_it_cannot_and_does_n
             refused = ["NodeRejected 2", "True"]
             assert await shown(job, FORKED_AGENT) == [*refused, *refused, "0 0 False", "True"]
             line = "[elastic-launch] this process was forked from one in which elastic-etcd had already run"
-            lines = job.nodes[0].lines
+            lines = [
+                one for one in job.nodes[0].lines if one.startswith("[elastic-launch]")
+            ]  # Python 3.12 warns of forks.
             assert [one.startswith(line) for one in lines] == [True, True], lines
 
     asyncio.run(story())
@@ -173,6 +194,19 @@ def test_a_run_that_failed_does_not_complete_the_job_and_one_that_succeeded_does
         async with Torchruns(stage.etcd, stage.folder).open() as job:
             assert await shown(job, FAILED_RUN) == ["True True False", "False True True"]
             assert "completed" in ctl(job, "status").stdout
+
+    asyncio.run(story())
+
+
+def test_a_failed_run_fails_the_job_also_where_the_agent_calls_shutdown_before_the_error_is_raised(
+    stage: Stage,
+) -> None:
+    """As torch 2.6 and 2.7 do."""
+
+    async def story() -> None:
+        async with Torchruns(stage.etcd, stage.folder).open() as job:
+            assert await shown(job, OLDER_AGENT) == ["3 True"]
+            assert "exit 3" in ctl(job, "status").stdout
 
     asyncio.run(story())
 

@@ -20,10 +20,10 @@ def epochs(lines: list[str]) -> list[int]:
 
 @pytest.mark.timeout(300)  # Three launchers, one after the other, each of which imports torch.
 def test_the_script_resumes_under_plain_python_torchrun_and_elastic_launch(tmp_path: Path) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     assert epochs(completed(["-W", "error", *MODULE, "--epochs", "2"], tmp_path)) == [1, 2]
     assert epochs(completed([*torchrun, *MODULE, "--epochs", "4"], tmp_path)) == [3, 4]
-    launch = ["-m", "launcher", "--nproc_per_node", "2", "--preload", "sklearn.datasets"]
+    launch = ["-m", "launcher", "--nproc-per-node", "2", "--preload", "sklearn.datasets"]
     ours = completed([*launch, *MODULE, "--epochs", "12"], tmp_path, **WARM)
     assert epochs(ours) == list(range(5, 13))
     accuracy = re.search(r"test accuracy (\d+\.\d) % after 12 epochs", "\n".join(ours))

@@ -96,18 +96,18 @@ def test_torchruns_meet_grow_survive_the_loss_of_rank_0_and_of_etcd_and_complete
 ) -> None:
     async def story() -> None:
         async with Torchruns(own_stage.etcd, own_stage.folder).open() as job:
-            first = await job.start("1:3", conf="grow_every=0")
+            first = await job.start("1:3", conf="scale_up_interval=0")
             await first.says("generation 1: 1 node, world size 1, this is M_id 0 .rank 0.: 1 of 3 nodes is here")
-            await job.start("1:3", conf="grow_every=0")
-            await job.start("1:3", conf="grow_every=0")
+            await job.start("1:3", conf="scale_up_interval=0")
+            await job.start("1:3", conf="scale_up_interval=0")
             await job.told.until(lambda: all(works(node) for node in job.nodes), "all three work")
             await job.told.until(lambda: {works(node)[-1][1] for node in job.nodes} == {3}, "a world of 3")
             order = sorted(job.nodes, key=lambda node: works(node)[-1][0])
             assert order[0] is first
 
             stranger = await job.run(
-                *("-m", "launcher", "--elastic_server", job.etcd.endpoint, "--job_id", job.job_id),
-                *("--no_warm", str(job.folder / "worker.py")),
+                *("-m", "launcher", "--elastic-server", job.etcd.endpoint, "--job-id", job.job_id),
+                *("--no-preload", str(job.folder / "worker.py")),
             )
             assert await stranger.exits() == 3
             await stranger.says(f"job {job.job_id} runs under torchrun, and this node under elastic-launch; use one of")
@@ -133,7 +133,7 @@ def test_torchruns_meet_grow_survive_the_loss_of_rank_0_and_of_etcd_and_complete
 
             job.end.write_text("0")
             assert await order[2].exits() == 0
-            late = await job.start("1:3", conf="grow_every=0")
+            late = await job.start("1:3", conf="scale_up_interval=0")
             assert await late.exits() == 0
             await late.says(f"Job {job.job_id} completed")
             assert not any("Traceback" in line for line in late.lines)
@@ -163,11 +163,11 @@ def test_a_node_that_is_lost_between_the_go_and_its_ranks_ends_no_other_torchrun
 def test_an_operator_takes_torchruns_in_and_out_of_the_world(stage: Stage) -> None:
     async def story() -> None:
         async with Torchruns(stage.etcd, stage.folder).open() as job:
-            first = await job.start("1:1", conf="grow_every=0")
+            first = await job.start("1:1", conf="scale_up_interval=0")
             await job.world(first)
-            second = await job.start("1:1", conf="grow_every=0")
+            second = await job.start("1:1", conf="scale_up_interval=0")
             await second.says("spare: ")
-            assert await scaled(job, "1:2") == "--np 1 becomes 1:2; 1 node runs: 1 that waits will be taken in"
+            assert await scaled(job, "1:2") == "--np 1 becomes 1:2; 1 node runs: 1 waiting node will join"
             await job.world(first, second)
             await scaled(job, "1")
             await job.world(first)
@@ -221,7 +221,7 @@ def test_a_node_alone_gives_up_in_one_line_and_one_without_a_restart_left_fails_
             wrong = await job.start("1", conf="is_host=1", forked=False)
             assert await alone.exits() == 4
             assert alone.lines[-1] == (
-                "[elastic-launch] no round came together in 1 s (join_timeout in --rdzv-conf); the job stays open"
+                "[elastic-launch] no round formed within 1 s (join_timeout in --rdzv-conf); the job stays open"
             )
             assert await wrong.exits() == 2
             assert wrong.lines == [
@@ -231,7 +231,7 @@ def test_a_node_alone_gives_up_in_one_line_and_one_without_a_restart_left_fails_
             assert await failing.exits() == 1
             shown = status(job)
             assert "torchrun has no restart left on host 127.0.0.1 (--max-restarts)" in shown
-            assert "The first to fail was rank 0 on host 127.0.0.1" in shown
+            assert "Root cause: rank 0 on host 127.0.0.1" in shown
             assert "exit 7" in shown
 
     asyncio.run(story())
@@ -245,8 +245,11 @@ def test_operators_are_told_in_one_line_that_torchrun_has_the_workers_and_their_
             await job.world(node)
             shown = await asyncio.to_thread(status, job)
             assert "running" in shown
-            assert "cannot be asked" not in shown
-            whose = "torchrun has the workers of this job and their logs: see its output on each node, or its --log-dir"
+            assert "cannot query" not in shown
+            whose = (
+                "torchrun runs the workers of this job and has their logs: "
+                "see its output on each node, or its --log-dir"
+            )
             for words in (("logs", "0"), ("logs", "0", "--follow"), ("stacks", "0")):
                 ran = await asyncio.to_thread(ctl, job, *words)
                 assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", f"elastic-ctl: error: {whose}\n")
@@ -264,8 +267,10 @@ def test_a_node_that_does_not_reach_its_own_address_says_so_in_one_line_and_leav
         async with Torchruns(stage.etcd, stage.folder).open() as job:
             node = await job.start("1", conf="join_timeout=1", local_addr="192.0.2.1", forked=False)
             assert await node.exits() == 4
-            assert node.lines[-1].startswith("[elastic-launch] this node does not reach 192.0.2.1:")
-            assert node.lines[-1].endswith("in 1 s; is --local-addr an address of this machine?")
+            assert node.lines[-1].startswith(
+                "[elastic-launch] this node could not connect to its own store of the round at 192.0.2.1:"
+            )
+            assert node.lines[-1].endswith("in 1 s; is --local-addr an address of this host?")
             assert all(line.startswith("[elastic-launch") for line in node.lines)
 
     asyncio.run(story())

@@ -103,7 +103,7 @@ def test_a_wait_at_the_exit_barrier_ends_with_the_round_and_says_so() -> None:
     round_ = Round()
     store = RoundStore("127.0.0.1", server.port, round_.over_soon, round_.said.append)
     store.wait(["never"])
-    assert round_.said == ["this world has ended while torchrun waits for the others at its exit barrier: it goes on"]
+    assert round_.said == ["this world ended while torchrun was waiting for the others at its exit barrier: continuing"]
 
 
 def test_a_number_is_added_to_and_is_0_where_the_store_is_silent_and_the_round_over() -> None:

@@ -15,7 +15,7 @@ WORDS = ("--files", "2", "--steps")
 def test_the_sharded_example_goes_on_in_another_world_and_learns(tmp_path: Path) -> None:
     """Two workers under elastic-launch, then one without any launcher."""
     kept = str(tmp_path / "checkpoints")
-    launch = ("-m", "launcher", "--nproc_per_node", "2", "--checkpoint_dir", kept)
+    launch = ("-m", "launcher", "--nproc-per-node", "2", "--checkpoint-dir", kept)
     first = completed([*launch, "-m", MODULE, *WORDS, "20"], tmp_path, **WARM)
     alone = Forked((MODULE, *WORDS, "40"), environment(ELASTIC_CHECKPOINT_DIR=kept))
     second = alone.output(LIMIT_S).splitlines()

@@ -44,13 +44,13 @@ def test_a_checkpoint_folder_that_hangs_holds_no_agent_back_and_is_claimed_once_
         claim = CheckpointClaim(tmp_path, AgentLog("n", console, level=Verbosity.QUIET))
         async with asyncio.timeout(LIMIT_S):
             claim.begin("job/2")
-            assert "has not answered for" in await console.lines.get()
+            assert "has not responded for" in await console.lines.get()
             pipe = os.open(before, os.O_WRONLY)
             before.rename(before.with_name("pipe"))
             before.write_bytes(said)
             os.close(pipe)  # The reader gets nothing, which is no claim.
-            assert "is not guarded: " in await console.lines.get()
-            assert "is guarded now" in await console.lines.get()
+            assert "is not fenced: " in await console.lines.get()
+            assert "is fenced now" in await console.lines.get()
         claim.end()
 
     asyncio.run(story())

@@ -126,10 +126,10 @@ def errors(told: Told, name: str) -> list[str]:
 def test_a_folder_that_is_not_shared_is_one_line_on_all_ranks_and_nothing_is_written(told: Told) -> None:
     assert errors(told, "apart") == ["CheckpointError"] * 2
     for _, text in told["apart"]:
-        assert "the checkpoint folder is not shared: what" in text
-        assert "/mine is not seen in" in text
+        assert "the checkpoint directory is not shared: files that" in text
+        assert "/mine are missing in" in text
         assert "/other on" in text
-        assert "give a --checkpoint_dir that every node can read and write" in text
+        assert "use a --checkpoint-dir that every node can read and write" in text
 
 
 def test_a_full_disk_of_one_rank_is_told_with_the_mend_on_all_and_keeps_the_old_checkpoint(told: Told) -> None:
@@ -137,7 +137,7 @@ def test_a_full_disk_of_one_rank_is_told_with_the_mend_on_all_and_keeps_the_old_
     for _, text in told["full"]:
         assert "saving step 20 in" in text
         assert "no space left" in text
-        assert "give another --checkpoint_dir" in text
+        assert "use another --checkpoint-dir" in text
     assert told["kept"] == [["none", "([1.0, 1.0, 1.0, 1.0, 1.0, 1.0], {'lr': 1})"]] * 2
     assert errors(told, "after") == ["none"] * 2
 
@@ -148,14 +148,14 @@ def test_an_old_world_is_refused_on_all_ranks(told: Told) -> None:
 
 def test_a_plain_value_that_would_not_be_loaded_is_refused_at_the_save(told: Told) -> None:
     assert errors(told, "unsafe") == ["CheckpointError"] * 2
-    assert all("part 'model' holds" in text for _, text in told["unsafe"])
+    assert all("component 'model' contains" in text for _, text in told["unsafe"])
 
 
 @pytest.mark.parametrize(("name", "said"), [("lacking", "missing"), ("other_size", "ize")])
 def test_a_part_that_does_not_fit_the_model_is_an_error_that_names_the_key(told: Told, name: str, said: str) -> None:
     assert errors(told, name) == ["CheckpointError"] * 2
     for _, text in told[name]:
-        assert "loading the sharded part 'model' failed" in text
+        assert "loading the sharded component 'model' failed" in text
         assert said in text
 
 
@@ -167,7 +167,8 @@ def test_damage_to_any_file_is_found_by_all_ranks(told: Told, file: str) -> None
 
 def test_metadata_that_would_run_code_is_refused_and_runs_none(told: Told) -> None:
     assert (
-        told["hostile"] == [["CheckpointDamaged", "model: model/.metadata is not DCP's (it names builtins.print)"]] * 2
+        told["hostile"]
+        == [["CheckpointDamaged", "model: model/.metadata is not metadata of DCP (it refers to builtins.print)"]] * 2
     )
 
 

@@ -65,7 +65,7 @@ def test_a_run_killed_while_steps_run_goes_on_with_two_workers_and_reaches_the_s
     saved = max(int(path.name[5:15]) for path in (tmp_path / "checkpoints").glob("step-*"))
     assert killed_at - 2 * INTERVAL < saved <= killed_at
 
-    torchrun = [sys.executable, "-W", "default", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    torchrun = [sys.executable, "-W", "default", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     env = environment(tmp_path) | {"PYTHONWARNINGS": "default"}
     words = [*torchrun, *DIGITS, "--epochs", "15"]
     second = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=False)
@@ -80,7 +80,7 @@ def test_a_run_killed_while_steps_run_goes_on_with_two_workers_and_reaches_the_s
 def test_a_read_only_or_full_folder_ends_the_run_with_one_line_that_names_the_mend(tmp_path: Path) -> None:
     """Real mounts, in a mount namespace of the command's own."""
     (tmp_path / "checkpoints").mkdir()
-    for options, said in (("ro", "it cannot be written by user"), ("size=64k", "no space left")):
+    for options, said in (("ro", " cannot write there "), ("size=64k", "no space left")):
         words = ("tests.scripts.run_on_tmpfs", options, str(tmp_path / "checkpoints"), DIGITS[1], "--steps", "5")
         run = Forked(words, environment(tmp_path))
         lines = run.output(LIMIT_S).splitlines()
@@ -89,7 +89,7 @@ def test_a_read_only_or_full_folder_ends_the_run_with_one_line_that_names_the_me
         assert run.wait(0) == 1, lines
         last = lines[-1]
         assert said in last
-        assert "another --checkpoint_dir" in last
+        assert "another --checkpoint-dir" in last
 
 
 @pytest.mark.timeout(300)
@@ -109,7 +109,7 @@ def test_the_demo_keeps_every_promise_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_a_demo_that_is_ended_by_a_signal_leaves_nothing_running(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "elastic.examples.demo"]
-    environ = environment(tmp_path) | {"TMPDIR": str(tmp_path), "ELASTIC_NO_WARM": "1"}  # No node waits for torch.
+    environ = environment(tmp_path) | {"TMPDIR": str(tmp_path), "ELASTIC_NO_PRELOAD": "1"}  # No node waits for torch.
     del environ["ELASTIC_CHECKPOINT_DIR"], environ["ELASTIC_STEP_LOG"], environ["PYTHONWARNINGS"]
     with subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None

@@ -72,20 +72,20 @@ def test_a_plain_python_command_is_a_world_of_one(script: str, tmp_path: Path) -
 
 
 def test_workers_of_torchrun_join(script: str, tmp_path: Path) -> None:
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", script]
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
     assert sorted(completed_forked(torchrun, tmp_path)) == [line(0, 0, 2, 0, 2), line(1, 1, 2, 0, 2)]
 
 
 def test_workers_of_two_nodes_of_ours_join(script: str, tmp_path: Path) -> None:
-    ours = ["-m", "launcher", "--local_nodes", "2", "--console", "all", script]
+    ours = ["-m", "launcher", "--local-nodes", "2", "--console", "all", script]
     assert sorted(by_rank(completed(ours, tmp_path))) == [(0, line(0, 0, 2, 1)), (1, line(1, 0, 2, 1))]
 
 
 def test_three_changes_make_a_script_train_together(tmp_path: Path) -> None:
     """Import, init, wrap; DDP starts all from rank 0's weights and averages the gradients."""
     (tmp_path / "train.py").write_text(THREE_CHANGES)
-    ours = ["-m", "launcher", "--nproc_per_node", "2", "--console", "all", "train.py"]
-    first, second = sorted(completed(ours, tmp_path, ELASTIC_NO_WARM="0"))  # What DDP needs is loaded once for both.
+    ours = ["-m", "launcher", "--nproc-per-node", "2", "--console", "all", "train.py"]
+    first, second = sorted(completed(ours, tmp_path, ELASTIC_NO_PRELOAD="0"))  # What DDP needs is loaded once for both.
     assert first.partition("weights")[2] == second.partition("weights")[2] != ""
 
 
@@ -142,5 +142,5 @@ def test_workers_that_end_right_after_a_collective_end_well_without_ending_the_g
 def test_an_environment_that_does_not_fit_together_is_one_line_and_exit_2(script: str, tmp_path: Path) -> None:
     code, _, said = run([script], tmp_path, RANK="0")
     assert code == 2
-    assert said.startswith("elastic: error: joining the other workers takes RANK, WORLD_SIZE, MASTER_ADDR and ")
+    assert said.startswith("elastic: error: joining the other workers needs RANK, WORLD_SIZE, MASTER_ADDR and ")
     assert said.count("\n") == 1

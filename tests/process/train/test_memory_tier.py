@@ -59,7 +59,7 @@ class TestReplicated:
             assert run("commits", [a], g=1, steps=[1, 2]) == [False]
             assert run("restores", [a], g=2) == [None]
         assert len(a.notes) == 1
-        assert a.notes[0].startswith("rank 0 keeps no copy in memory: the memory tier needs")
+        assert a.notes[0].startswith("rank 0 saves no in-memory checkpoint: in-memory checkpoints need")
 
 
 class TestSharded:
@@ -84,12 +84,15 @@ class TestSharded:
             assert run("restores_shards", [a, b], g=2) == [None, None]
         assert a.notes[0].startswith("shards have no copy on another node (memory_copies=0)")
         assert a.notes[1].startswith(
-            "memory cannot serve: step 1 of generation 1 is not whole: the shards of rank 1 are lost"
+            "cannot resume from memory: step 1 of generation 1 is incomplete: the shards of rank 1 are lost"
         )
 
     def test_a_neighbour_without_room_is_named_and_training_goes_on(self, tmp_path: Path) -> None:
         with node_memories.nodes(tmp_path, 2, limit_bytes=220_000) as (a, b):
             run("commits_shards", [a, b], g=1, steps=[1, 2])
         for node in (a, b):
-            assert any(line.startswith("no room for the copy of another node's shards") for line in node.notes)
-            assert any("have no copy on another node: a lost node is served from disk" in line for line in node.notes)
+            assert any(line.startswith("no memory for the copy of another node's shards") for line in node.notes)
+            assert any(
+                "have no copy on another node: after a node failure they are read from disk" in line
+                for line in node.notes
+            )

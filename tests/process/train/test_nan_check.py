@@ -1,4 +1,4 @@
-"""--check_nan in wrapped and sharded models: hooks and shards."""
+"""--check-nan in wrapped and sharded models: hooks and shards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def sharded() -> list[str | None]:
     return [said, found]
 
 
-SAID = "module 1.1 (Divides) put out nan at step 7 on rank {} while its inputs were finite"
+SAID = "module 1.1 (Divides) returned NaN at step 7 on rank {} while its inputs were finite"
 
 
 def test_the_first_bad_module_in_ddp_is_named_as_in_the_model() -> None:

@@ -26,7 +26,7 @@ def test_a_newcomer_receives_a_replicated_tensor_in_place() -> None:
     [
         ("dtype", "TensorsDiffer: w is float64[4] on rank 1, but rank 0 has it as float32[4]"),
         ("shape", "TensorsDiffer: w is float32[6] on rank 1, but rank 0 has it as float32[4]"),
-        ("own", "TensorsDiffer: rank 1: w has the shape [3], but its part of the whole is [0:4]"),
+        ("own", "TensorsDiffer: rank 1: w has the shape [3], but its box is [0:4]"),
         ("nobody", "TensorsMissing: no rank holds w[0:4], which rank 1 needs"),
     ],
 )

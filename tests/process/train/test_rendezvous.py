@@ -159,7 +159,7 @@ def test_a_wait_that_takes_too_long_ends_with_one_error_that_names_the_missing(w
     code, _, said = world.end(0)
     assert code == 1
     last = said.splitlines()[-1]
-    assert last.startswith("elastic.errors.WorkersMissing: waited 1 s for rank 1, rank 2; look at")
+    assert last.startswith("elastic.errors.WorkersMissing: waited 1 s for rank 1, rank 2; see the logs")
 
 
 def test_a_wait_for_rank_0_that_takes_too_long_names_it_and_its_address(world: World) -> None:
@@ -168,7 +168,7 @@ def test_a_wait_for_rank_0_that_takes_too_long_names_it_and_its_address(world: W
     assert code == 1
     said_last = said.splitlines()[-1]
     assert said_last.startswith(
-        f"elastic.errors.WorkersMissing: rank 0 was not there at 127.0.0.1:{world.port} for 1 s"
+        f"elastic.errors.WorkersMissing: rank 0 did not listen at 127.0.0.1:{world.port} for 1 s"
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from elastic.channel.messages import CheckpointSaved, Unrecoverable, WorkerMessage, said
-from elastic.testing import Failure, Loss, Planned, Result, RunFailed, World, reached, record, run
+from elastic.testing import Failure, NodeFailure, Planned, Result, RunFailed, World, reached, record, run
 from elastic.train.restore.restore_step import RECORD, RollbackRecord
 from tests.scripts import state_training
 from tests.support import script_runs
@@ -72,8 +72,8 @@ def test_planned_changes_3_2_1_3_2_lose_no_finished_step_and_end_with_the_same_n
 def test_losses_and_failures_end_with_the_same_numbers_and_cost_at_most_the_steps_since_the_last_save(
     tmp_path: Path, undisturbed: torch.Tensor
 ) -> None:
-    worlds = [World(3, Loss(5, nodes=(0,))), World(2, Failure(11, rank=1)), World(1, Failure(14)), World(3, Loss(20)),
-              World(2)]  # fmt: skip
+    worlds = [World(3, NodeFailure(5, nodes=(0,))), World(2, Failure(11, rank=1)), World(1, Failure(14)),
+              World(3, NodeFailure(20)), World(2)]  # fmt: skip
     result = run(state_training.ddp, args=(EPOCHS, 2, 0, 9), worlds=worlds, checkpoint_dir=tmp_path)
     assert same(result, undisturbed)
     for world in range(4):
@@ -100,7 +100,7 @@ def test_a_folder_that_is_not_shared_is_said_in_one_line_at_the_first_commit(tmp
     result = run(state_training.ddp, args=(1, 2), worlds=[2], checkpoint_dirs=tmp_path)
     said = [note for note in result.worlds[0].replicas[0].notes if "not shared" in note]
     assert len(said) == 1
-    assert "--checkpoint_dir" in said[0]
+    assert "--checkpoint-dir" in said[0]
 
 
 def test_who_cannot_read_the_newest_checkpoint_receives_it_from_who_can(tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_who_cannot_read_the_newest_checkpoint_receives_it_from_who_can(tmp_path
 
 
 def test_training_never_starts_over_when_the_node_that_saved_is_gone(tmp_path: Path) -> None:
-    worlds = [World(2, Loss(7, nodes=(0,))), World(1)]
+    worlds = [World(2, NodeFailure(7, nodes=(0,))), World(1)]
     with pytest.raises(RunFailed) as failed:
         run(state_training.ddp, args=(EPOCHS, 2), worlds=worlds, checkpoint_dirs=tmp_path)
     text = str(failed.value)
     assert "was committed on" in text
     assert str(tmp_path) in text
-    assert "--allow_rollback" in text
+    assert "--allow-rollback" in text
 
 
 def test_a_restore_that_is_refused_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_restore_that_no_restart_can_mend_is_told_to_the_agent_and_a_folder_th
     assert out == "refused\n"
     (word,) = [word for word in words if isinstance(word, Unrecoverable)]
     assert word.code == code == 1
-    assert word.text == "--restore_step 5: there is no such checkpoint; in folder there is none"
+    assert word.text == "--restore-step 5: there is no such checkpoint; folder has no checkpoint"
 
 
 def test_a_checkpoint_of_another_state_is_not_taken_for_that_of_the_job(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_a_planned_stop_loses_nothing_when_the_node_that_saved_leaves_with_its_f
 
 
 def test_a_rollback_that_is_allowed_starts_from_what_can_be_read(tmp_path: Path) -> None:
-    worlds = [World(2, Loss(7, nodes=(0,))), World(1)]
+    worlds = [World(2, NodeFailure(7, nodes=(0,))), World(1)]
     result = run(
         state_training.ddp, args=(2, 2), worlds=worlds, checkpoint_dirs=tmp_path, env={"ELASTIC_ALLOW_ROLLBACK": "1"}
     )
     assert starts(result) == [0, 0]
-    assert any("--allow_rollback" in note for note in result.worlds[1].replicas[0].notes)
+    assert any("--allow-rollback" in note for note in result.worlds[1].replicas[0].notes)
 
 
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_line(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_line(tmp_path: Path) -> N
     (newest / "model.pt").write_bytes(b"x" * (newest / "model.pt").stat().st_size)
     result = run(state_training.ddp, args=(1, 3), worlds=[2], checkpoint_dir=tmp_path)
     assert starts(result) == [6]
-    assert f"checkpoint {newest} is skipped" in result.output
+    assert f"skipping checkpoint {newest}: " in result.output
 
 
 def test_a_damaged_shard_of_the_newest_checkpoint_is_skipped_with_a_line_too(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_damaged_shard_of_the_newest_checkpoint_is_skipped_with_a_line_too(tmp
     shard.write_bytes(b"x" * shard.stat().st_size)
     result = run(state_training.fsdp, args=(6, 3), worlds=[1], checkpoint_dir=tmp_path)
     assert starts(result) == [3]
-    assert f"checkpoint {newest} is skipped" in result.output
+    assert f"skipping checkpoint {newest}: " in result.output
     assert any(f"skipped {newest.name}: optimizer: the checksum" in note for note in result.worlds[0].replicas[0].notes)
 
 
@@ -248,7 +248,7 @@ def named_otherwise(path: str) -> None:
 
 def test_resume_from_a_file_without_any_part_of_the_state_is_an_error(tmp_path: Path) -> None:
     torch.save(state_training.network().state_dict(), tmp_path / "m.pt")
-    with pytest.raises(RunFailed, match=r"it has the parts model, and elastic.State has net: nothing to start from"):
+    with pytest.raises(RunFailed, match=r"it has the components model, but elastic.State has net; use the same name"):
         run(named_otherwise, args=(str(tmp_path / "m.pt"),), worlds=[1])
 
 
@@ -286,7 +286,7 @@ def test_parts_that_came_with_a_new_version_of_the_script_are_named_and_win_over
     result = run(rewritten, kwargs={"scored": True}, worlds=[1], checkpoint_dir=tmp_path)
     assert result.values == [True]
     notes = result.worlds[0].replicas[0].notes
-    assert any("has no part best, ema, which starts as it is in the script" in note for note in notes)
+    assert any("has no component best, ema, which starts with its initial state" in note for note in notes)
 
 
 def grown() -> None:
@@ -299,7 +299,7 @@ def grown() -> None:
 
 def test_a_part_that_does_not_fit_is_named(tmp_path: Path) -> None:
     run(rewritten, kwargs={"scored": False}, worlds=[1], checkpoint_dir=tmp_path)
-    with pytest.raises(RunFailed, match="this was part model of the checkpoint of step 1"):
+    with pytest.raises(RunFailed, match="the error is in component model of the checkpoint of step 1"):
         run(grown, worlds=[1], checkpoint_dir=tmp_path)
 
 
@@ -321,7 +321,7 @@ def goes_bad(steps: int) -> None:
 
 
 def test_a_commit_with_nan_names_the_checkpoint_on_disk_also_after_a_restore_from_memory(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="the checkpoint of step 3 is kept"):
+    with pytest.raises(RunFailed, match="the newest checkpoint is step 3"):
         run(
             goes_bad,
             args=(6,),
@@ -455,7 +455,7 @@ def fill(folder: str) -> Any:
 
 def test_a_save_that_fails_is_an_error_that_names_folder_and_mend(tmp_path: Path) -> None:
     folder = tmp_path / "ck"
-    with pytest.raises(RunFailed, match=r"CheckpointError: .*another --checkpoint_dir"):
+    with pytest.raises(RunFailed, match=r"CheckpointError: .*another --checkpoint-dir"):
         run(fill, args=(str(folder),), worlds=[1], checkpoint_dir=folder)
 
 
@@ -465,7 +465,7 @@ class TestMemory:
     def test_survivors_go_on_from_memory_and_newcomers_receive_it(
         self, tmp_path: Path, undisturbed: torch.Tensor
     ) -> None:
-        worlds = [World(3, Loss(6, nodes=(1,))), World(3, Failure(12, rank=0)), World(2)]
+        worlds = [World(3, NodeFailure(6, nodes=(1,))), World(3, Failure(12, rank=0)), World(2)]
         result = run(state_training.ddp, args=(EPOCHS, 1000, 1), worlds=worlds, checkpoint_dir=tmp_path)
         begun = starts(result)
         for world in range(2):
@@ -475,7 +475,7 @@ class TestMemory:
 
     def test_shards_of_a_lost_node_come_from_its_neighbour(self, tmp_path: Path) -> None:
         alone = run(state_training.fsdp, args=(12, 1000), worlds=[1]).values[0]
-        worlds = [World(3, Loss(5, nodes=(0,))), World(2, Loss(9, nodes=(1,))), World(2)]
+        worlds = [World(3, NodeFailure(5, nodes=(0,))), World(2, NodeFailure(9, nodes=(1,))), World(2)]
         result = run(state_training.fsdp, args=(12, 1000, 1), worlds=worlds, checkpoint_dir=tmp_path)
         begun = starts(result)
         for world in range(2):
@@ -561,7 +561,7 @@ def test_a_sharded_model_starts_from_a_plain_file_and_from_another_runs_shards(t
     shard = newest / "model" / "__1_0.distcp"
     shard.write_bytes(b"x" * shard.stat().st_size)
     result = run(first_parameters, args=(0,), worlds=[2], checkpoint_dir=tmp_path / "of-step-2", env=env)
-    assert f"checkpoint {newest} is skipped" in result.output
+    assert f"skipping checkpoint {newest}: " in result.output
     assert not torch.equal(result.values[0], trained)
 
 
@@ -585,6 +585,6 @@ def spoil(how: str) -> None:
 def test_with_check_nan_a_commit_refuses_what_is_not_finite_and_the_good_checkpoint_stays(
     how: str, named: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunFailed, match=rf"NotFinite: .*{named}.* step 2 on rank 0; the checkpoint of step 1"):
+    with pytest.raises(RunFailed, match=rf"NotFinite: .*{named}.* step 2 on rank 0; the newest checkpoint is step 1"):
         run(spoil, args=(how,), worlds=[1], checkpoint_dir=tmp_path, env={"FLAGS_check_nan_inf": "1"})
     assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-0000000001.g1"]

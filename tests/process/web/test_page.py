@@ -51,7 +51,7 @@ async def _killed(job: Job, gate: gated_training.Gate) -> None:
         victim = job.nodes[1]
         await victim.killed()
         await seen.text("#gone", victim.id)
-        await seen.text("#recoveries", "generation 2 · loss")
+        await seen.text("#recoveries", "generation 2 · node lost")
         await seen.text("#map-sum", "2 nodes, 2 workers")
         await seen.text("#state", "training")
         await seen.pictures("recovered")
@@ -59,7 +59,7 @@ async def _killed(job: Job, gate: gated_training.Gate) -> None:
         for phase in ("detect", "stop", "group", "step"):
             assert f"{phase} " in str(stack)
         tiles = await seen.said("#tiles")
-        assert "1 × loss" in tiles
+        assert "1 × node lost" in tiles
         mark = seen.page.locator('#timeline [data-choice="pause 2"]')
         await mark.hover()
         assert "was lost" in await seen.said("#timeline-caption")
@@ -81,7 +81,7 @@ async def test_only_who_has_the_token_sees_buttons_and_each_order_says_what_foll
     for _ in range(2):
         await job.node("--np", "2")
     await job.world(1, 2)
-    async with browser() as chromium, served(job, "--allow_orders", named=False) as url:
+    async with browser() as chromium, served(job, "--allow-actions", named=False) as url:
         without = await look(chromium, url.partition("#")[0])
         await without.page.get_by_role("link", name=job.job_id).click()
         await without.text("#state", "starting")
@@ -95,7 +95,7 @@ async def test_only_who_has_the_token_sees_buttons_and_each_order_says_what_foll
         await seen.text("#ask .said", "'none' is neither a number of nodes (2, or 2+) nor a range")
         await seen.page.get_by_label("np:").fill("1")
         await seen.page.get_by_role("button", name="Scale", exact=True).click()
-        await seen.text("#ask .said", "1 of them will leave the world")
+        await seen.text("#ask .said", "1 of them will stop and wait")
         await job.world(2, 1)
         await seen.page.get_by_role("button", name="Close").click()
         await seen.text("#outside", "spare")
@@ -103,7 +103,7 @@ async def test_only_who_has_the_token_sees_buttons_and_each_order_says_what_foll
         await seen.page.locator("#outside .name").click()
         await seen.page.get_by_role("button", name="Drain").click()
         await seen.page.get_by_role("button", name="Drain", exact=True).click()
-        await seen.text("#ask .said", f"{spare} is told to leave")
+        await seen.text("#ask .said", f"draining {spare}")
         await seen.page.get_by_role("button", name="Close").click()
         await seen.page.locator("#outside-part").wait_for(state="hidden")
         await seen.page.get_by_role("button", name="Stop").click()
@@ -129,7 +129,7 @@ async def test_an_address_whose_token_cannot_be_read_opens_the_page_all_the_same
 @browser_test
 @story
 async def test_text_of_a_job_stays_text_on_the_page_and_in_the_file_to_keep(job: Job) -> None:
-    node = await job.node("--np", "1", "--max_restarts", "0")
+    node = await job.node("--np", "1", "--max-restarts", "0")
     (worker,) = await job.world(1, 1)
     await worker.obeys("print", HOSTILE)
     await worker.obeys("complain", HOSTILE)
@@ -137,7 +137,7 @@ async def test_text_of_a_job_stays_text_on_the_page_and_in_the_file_to_keep(job:
     async with browser() as chromium, served(job) as url:
         seen = await look(chromium, url)
         await seen.page.get_by_role("button", name="rank 0").click()
-        await seen.page.get_by_role("button", name="Last lines").click()
+        await seen.page.get_by_role("button", name="Show last log lines").click()
         await seen.text("#panel pre", "<script>window.taken=1</script>")
         await seen.page.get_by_role("button", name="Close").click()
         await worker.exits(3)
@@ -152,7 +152,7 @@ async def test_text_of_a_job_stays_text_on_the_page_and_in_the_file_to_keep(job:
         assert out.startswith(f"The report of job {job.job_id} is {path} (")
         code, out, err = await ctl(job, "report", "--out", str(path))
         assert (code, out) == (2, "")
-        assert err.endswith(f"{path} is there already; add --force to replace it, or name another file with --out\n")
+        assert err.endswith(f"{path} already exists; add --force to replace it, or name another file with --out\n")
         kept = await look(chromium, path.as_uri())
         await kept.text("#failure-tail", "<script>window.taken=1</script>")
         await kept.text("#contact", "as of ")

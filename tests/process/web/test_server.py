@@ -100,7 +100,7 @@ async def test_orders_need_the_token_the_pages_own_origin_and_json() -> None:
         status, said = await one.order({"order": "scale", "np": "1"})
         assert (status, said["said"]) == (
             200,
-            "j: --np 2 becomes 1; 2 nodes run: 1 of them will leave the world and wait as a spare",
+            "j: --np 2 becomes 1; 2 nodes run: 1 of them will stop and wait as a spare",
         )
 
 
@@ -109,7 +109,7 @@ async def test_without_a_token_there_are_no_orders() -> None:
     async with serving() as one:
         for given in ("", "Bearer ", "Bearer None"):
             status, said = await one.order({"order": "stop", "now": True}, Authorization=given)
-            assert (status, said["error"]) == (403, "this page only looks; start elastic-ctl ui with --allow_orders")
+            assert (status, said["error"]) == (403, "this page is read-only; start elastic-ctl ui with --allow-actions")
 
 
 def test_who_asks_for_job_after_job_makes_it_follow_some_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def leader_is_a_spare(world: World, watch: Calm, node: Node, old: Generation) ->
             world.fail("7", f"{stopped} were stopped in an outage while the spare {spare.name} leads")
         world.after(3.0, lambda: crash(world, watch, node, old))
 
-    world.after(0.5, lambda: world.away_for(world.spec.store_outage_limit_s * 0.6, then=back))
+    world.after(0.5, lambda: world.away_for(world.spec.etcd_outage_timeout_s * 0.6, then=back))
 
 
 def leader_cut_off(world: World, watch: Calm, node: Node, old: Generation) -> None:

@@ -10,7 +10,7 @@ from elastic.core.agent.links.vouching import ASKS_PER_TTL
 from elastic.core.agent.state import Phase
 from elastic.core.kv import KeyRange, Put
 from elastic.core.membership.memory import LINK_PATIENCE_S
-from elastic.core.membership.planned_changes import GROW_EVERY_S
+from elastic.core.membership.planned_changes import SCALE_UP_INTERVAL_S
 from elastic.core.model import ChangeReason, Generation, Go
 from elastic.core.transactions import Transaction
 from elastic.core.view import StoreView, encode
@@ -128,17 +128,17 @@ def _once_more(world: World, watch: Calm, larger: Generation, grown_at: float) -
     if len({workers.listens for workers in sets if workers is not None}) != 1:
         return
     listens = world.nodes[larger.members[0].node].core.facts.memory.listening == larger.g
-    given = world.spec.grow_every_s
-    every_s = given if given is not None else 0.0 if listens else GROW_EVERY_S
+    given = world.spec.scale_up_interval_s
+    every_s = given if given is not None else 0.0 if listens else SCALE_UP_INTERVAL_S
     world.scale_to(len(larger.members) + 1)
     fresh = world.start_node("grown1", warm=True)
 
     def formed(generation: Generation) -> str:
-        soon = generation.why is ChangeReason.GROWTH and world.now < grown_at + 0.95 * every_s
+        soon = generation.why is ChangeReason.SCALE_UP and world.now < grown_at + 0.95 * every_s
         return f"grown again after {world.now - grown_at:.1f} s, {every_s} were due" if soon else ""
 
     text = f"{fresh.name} came and is not taken in, and a growth is due every {every_s} s"
-    until = max(world.now, grown_at + every_s) + world.spec.settle_s + LINK_PATIENCE_S + 2.0
+    until = max(world.now, grown_at + every_s) + world.spec.join_window_s + LINK_PATIENCE_S + 2.0
     watch.expect(world, Expected("3", text, until, lambda view: fresh.name in inside(view), formed))
 
 
@@ -303,7 +303,7 @@ def leases_ended(world: World, watch: Calm, node: Node, old: Generation) -> None
 def outage(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """The store is away for less than the limit, or stands still: nothing is stopped."""
     watch.expect_nothing(world)
-    seconds = world.random.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
+    seconds = world.random.uniform(1.0, world.spec.etcd_outage_timeout_s * 0.8)
     still = None if world.seed % 2 else lambda: world.random.uniform(0.0, RECONNECT_S)
     world.away_for(seconds, then=lambda: watch.store_is_back(world), still=still)
 
@@ -324,14 +324,14 @@ def done_in_an_outage(world: World, watch: Calm, node: Node, old: Generation) ->
     world.job.done_s = world.job.work_s
     world.after(0.5, lambda: end([first]))
     watch.expect_nothing(world)
-    world.away_for(0.8 * world.spec.store_outage_limit_s, then=back)
+    world.away_for(0.8 * world.spec.etcd_outage_timeout_s, then=back)
 
 
 def astray(world: World, watch: Calm, node: Node, old: Generation) -> None:
     """A member does not reach the store for less than the limit: nothing is stopped."""
     if node.workers is not None and world.links:
         watch.expect_nothing(world)
-        seconds = world.random.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
+        seconds = world.random.uniform(1.0, world.spec.etcd_outage_timeout_s * 0.8)
         world.astray_for(node, seconds, then=lambda: watch.store_is_back(world))
 
 
@@ -339,7 +339,7 @@ def astray_and_late(world: World, watch: Calm, node: Node, old: Generation) -> N
     """A member does not reach the store, and its agent pauses now and then for longer than an answer may take."""
     interval_s = world.spec.lease_ttl_s / ASKS_PER_TTL
     watch.expect_nothing(world)
-    last = world.spec.store_outage_limit_s * 0.6
+    last = world.spec.etcd_outage_timeout_s * 0.6
     world.astray_for(node, last + 3 * interval_s, then=lambda: watch.store_is_back(world))
 
     def pause() -> None:

@@ -31,7 +31,11 @@ def peers_fail_first(world: World, watch: Calm, node: Node, old: Generation) -> 
 
     def formed(generation: Generation) -> str:
         later = generation.g > old.g + 1  # At the gate: a spare that was not linked yet joins, too.
-        return "" if generation.why is ChangeReason.LOSS or later else f"{generation.why} after the loss of {node.name}"
+        return (
+            ""
+            if generation.why is ChangeReason.NODE_LOST or later
+            else f"{generation.why} after the loss of {node.name}"
+        )
 
     text = f"{node.name} died, and the others do not start"
     watch.expect(world, Expected("6", text, world.now + 2 * SOON_S, lambda view: went(view) > old.g, formed))
@@ -71,7 +75,7 @@ def first_astray(world: World, watch: Calm, node: Node, old: Generation) -> None
     """
     watch.expect_nothing(world)
     first = members_of(world, old)[0]
-    seconds = world.random.uniform(1.0, world.spec.store_outage_limit_s * 0.8)
+    seconds = world.random.uniform(1.0, world.spec.etcd_outage_timeout_s * 0.8)
     world.astray_for(first, seconds, then=lambda: watch.store_is_back(world))
     if world.seed % 2 and first.lease is not None:
         world.store.revoke(first.lease)
@@ -150,7 +154,7 @@ def all_astray_and_others_come(world: World, watch: Calm, node: Node, old: Gener
     for other in others:
         pairs_apart(world, other, members)
     for one in members:
-        world.astray_for(one, world.spec.store_outage_limit_s + 5 * ttl_s, then=back)
+        world.astray_for(one, world.spec.etcd_outage_timeout_s + 5 * ttl_s, then=back)
 
 
 def done_at_the_gate(world: World, watch: Calm, node: Node, old: Generation) -> None:

@@ -25,7 +25,7 @@ from tests.sim.rosters import RosterPromises, RosterWorld
 from tests.sim.rules import Rules
 from tests.sim.world import World
 
-HEARD: Final[Mapping[str, Any]] = {"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 5.0}
+HEARD: Final[Mapping[str, Any]] = {"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "scale_up_interval_s": 5.0}
 BEGINS_S = 15.0
 """By then the job trains."""
 Act = Callable[[World, Calm, Node, Generation], None]
@@ -57,11 +57,11 @@ PLAYS: Final[Mapping[str, Play]] = {
     "all_members_lost": Play(meetings.all_members_lost, nodes=5, low=2, high=3),
     "gate_deserted": Play(meetings.gate_deserted, nodes=5, low=2, high=3),
     "done_and_fewer_wanted": Play(meetings.done_and_fewer_wanted, nodes=4),
-    "grown_twice": Play(meetings.grown_twice, nodes=3, spec={"settle_s": 1.0}, work_s=120.0),
+    "grown_twice": Play(meetings.grown_twice, nodes=3, spec={"join_window_s": 1.0}, work_s=120.0),
     "bad_host": Play(meetings.bad_host, nodes=4),
     "drained_at_the_gate": Play(meetings.drained_at_the_gate, nodes=4),
     "old_world_held": Play(
-        meetings.old_world_held, links=True, nodes=3, low=2, spec={"lease_ttl_s": 2.0, "store_outage_limit_s": 30.0}
+        meetings.old_world_held, links=True, nodes=3, low=2, spec={"lease_ttl_s": 2.0, "etcd_outage_timeout_s": 30.0}
     ),
     "back_before_the_go": Play(races.back_before_the_go, links=False, nodes=4, spec={"lease_ttl_s": 5.0}),
     "back_before_it_counts_as_lost": Play(
@@ -75,7 +75,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "settings_meanwhile": Play(races.settings_meanwhile, nodes=4, high=6),
     "two_come_to_a_dead_job": Play(races.two_come_to_a_dead_job, nodes=2, high=2, spec={"slots": 1}),
     "into_another_store": Play(
-        meetings.nothing, early=races.into_another_store, nodes=1, high=2, first=1, spec={"settle_s": 10.0}
+        meetings.nothing, early=races.into_another_store, nodes=1, high=2, first=1, spec={"join_window_s": 10.0}
     ),
     "echo_of_a_planned_stop": Play(meetings.echo_of_a_planned_stop, nodes=4, listens=False),
     "asks_without_progress": Play(meetings.asks_without_progress, nodes=4),
@@ -97,7 +97,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     "first_astray": Play(partings.first_astray, links=True),
     "done_while_frozen": Play(partings.done_while_frozen, nodes=3, spec={"lease_ttl_s": 5.0}),
     "leaver_dies_last": Play(partings.leaver_dies_last, nodes=3, listens=False),
-    "all_lost_and_others_come": Play(partings.all_lost_and_others_come, nodes=2, high=5, spec={"settle_s": 3.0}),
+    "all_lost_and_others_come": Play(partings.all_lost_and_others_come, nodes=2, high=5, spec={"join_window_s": 3.0}),
     "done_at_the_gate": Play(partings.done_at_the_gate, nodes=3),
     "all_but_one_lease_ended": Play(partings.all_but_one_lease_ended, nodes=4, links=True),
     "word_lingers": Play(partings.word_lingers, nodes=3, spec={"slots": 2}),
@@ -120,7 +120,7 @@ PLAYS: Final[Mapping[str, Play]] = {
     ),
     "deaf_and_taken_away": Play(races.deaf_and_taken_away, roster=True, work_s=80.0),
     "done_in_an_outage": Play(
-        meetings.done_in_an_outage, nodes=3, links=True, spec={"lease_ttl_s": 2.0, "store_outage_limit_s": 30.0}
+        meetings.done_in_an_outage, nodes=3, links=True, spec={"lease_ttl_s": 2.0, "etcd_outage_timeout_s": 30.0}
     ),
     "passed_over_while_it_saves": Play(
         partings.passed_over_while_it_saves,
@@ -128,7 +128,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         links=False,
         listens=True,
         work_s=90.0,
-        spec={"lease_ttl_s": 5.0, "settle_s": 0.2, "grow_every_s": 1.0},
+        spec={"lease_ttl_s": 5.0, "join_window_s": 0.2, "scale_up_interval_s": 1.0},
     ),
     "stopped": Play(operators.stopped, nodes=4, listens=True),
     "stopped_and_lost": Play(operators.stopped_and_lost, nodes=4, listens=True),
@@ -144,20 +144,20 @@ PLAYS: Final[Mapping[str, Play]] = {
     "cannot_start": Play(meetings.nothing, early=meetings.cannot_start, nodes=3, low=3),
     "all_lost_without_a_maximum": Play(meetings.all_members_lost, nodes=4, high=NP_UNLIMITED, first=2),
     "store_empty_without_a_maximum": Play(
-        meetings.store_empty_without_a_maximum, nodes=4, high=NP_UNLIMITED, first=2, spec={"settle_s": 10.0}
+        meetings.store_empty_without_a_maximum, nodes=4, high=NP_UNLIMITED, first=2, spec={"join_window_s": 10.0}
     ),
     "astray_and_late": Play(
         meetings.astray_and_late,
         links=True,
         nodes=4,
-        spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 40.0, "silence_timeout_s": 2.0},
+        spec={"lease_ttl_s": 5.0, "etcd_outage_timeout_s": 40.0, "silence_timeout_s": 2.0},
     ),
     "astray_and_silent": Play(
-        meetings.astray_and_silent, links=True, nodes=4, spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 120.0}
+        meetings.astray_and_silent, links=True, nodes=4, spec={"lease_ttl_s": 5.0, "etcd_outage_timeout_s": 120.0}
     ),
-    "stranger_grants": Play(strangers.stranger_grants, links=True, nodes=4, spec={"store_outage_limit_s": 30.0}),
+    "stranger_grants": Play(strangers.stranger_grants, links=True, nodes=4, spec={"etcd_outage_timeout_s": 30.0}),
     "stranger_is_the_first": Play(
-        strangers.stranger_is_the_first, links=True, nodes=4, spec={"store_outage_limit_s": 30.0}
+        strangers.stranger_is_the_first, links=True, nodes=4, spec={"etcd_outage_timeout_s": 30.0}
     ),
     "strangers_linked": Play(strangers.strangers_linked, links=True, nodes=4),
     "leader_is_the_last": Play(leaders.leader_is_the_last, nodes=4, links=True),
@@ -173,7 +173,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         nodes=2,
         high=4,
         links=True,
-        spec={"lease_ttl_s": 2.0, "store_outage_limit_s": 60.0},
+        spec={"lease_ttl_s": 2.0, "etcd_outage_timeout_s": 60.0},
         work_s=120.0,
     ),
     "revoked_as_the_first_dies": Play(leaders.revoked_as_the_first_dies, nodes=4, links=True),
@@ -182,7 +182,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         nodes=4,
         links=True,
         listens=True,
-        spec={"lease_ttl_s": 5.0, "store_outage_limit_s": 30.0},
+        spec={"lease_ttl_s": 5.0, "etcd_outage_timeout_s": 30.0},
     ),
     "silent": Play(calm.silent, nodes=4, links=True, spec=HEARD),
     "silent_leader": Play(silences.silent_leader, nodes=4, links=True, spec=HEARD),
@@ -196,7 +196,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         nodes=4,
         links=True,
         work_s=90.0,
-        spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
+        spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "scale_up_interval_s": 0.0, "join_window_s": 0.1},
     ),
     "silent_of_two": Play(silences.silent_of_two, nodes=2, links=True, spec=HEARD),
     "silent_spare": Play(silences.silent_spare, nodes=5, high=4, links=True, spec=HEARD),
@@ -212,7 +212,7 @@ PLAYS: Final[Mapping[str, Play]] = {
         nodes=1,
         high=2,
         links=True,
-        spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
+        spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "scale_up_interval_s": 0.0, "join_window_s": 0.1},
     ),
     "split_from_the_leader": Play(partings.split_from_the_leader, nodes=4, links=True, spec={"silence_timeout_s": 0.0}),
     "cut_off_with_the_leader": Play(silences.cut_off_with_the_leader, nodes=7, links=True, spec=HEARD),
@@ -222,11 +222,11 @@ PLAYS: Final[Mapping[str, Play]] = {
         nodes=5,
         high=4,
         links=True,
-        spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "grow_every_s": 0.0, "settle_s": 0.1},
+        spec={"lease_ttl_s": 5.0, "silence_timeout_s": 1.0, "scale_up_interval_s": 0.0, "join_window_s": 0.1},
     ),
     "two_are_apart": Play(silences.two_are_apart, nodes=7, links=True, spec=HEARD),
     "half_is_cut_off_as_one_joins": Play(
-        silences.half_is_cut_off_as_one_joins, nodes=5, high=6, links=True, spec={**HEARD, "settle_s": 0.7}
+        silences.half_is_cut_off_as_one_joins, nodes=5, high=6, links=True, spec={**HEARD, "join_window_s": 0.7}
     ),
     "nursery_dies_preparing": Play(successions.nursery_dies_preparing, nodes=4),
     "successor_dies": Play(successions.successor_dies, nodes=4, links=True),
@@ -244,7 +244,7 @@ def run_play_seed(seed: int) -> World:
 
 
 def make_play(seed: int) -> World:
-    """A world before anything has happened, watched by every promise."""
+    """A world before anything has happened, watched by every guarantee."""
     play = PLAYS[kinds.play_of(seed)]
     if play.roster:
         world: World = RosterWorld(seed)

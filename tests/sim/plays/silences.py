@@ -118,7 +118,7 @@ def _expect_no_loss(world: World, watch: Calm, old: Generation, seconds: float, 
     names = {place.node for place in old.members}
 
     def formed(generation: Generation) -> str:
-        lost = generation.why is ChangeReason.LOSS and names - {place.node for place in generation.members}
+        lost = generation.why is ChangeReason.NODE_LOST and names - {place.node for place in generation.members}
         return f"{lost} lost, although {why}" if lost else ""
 
     until = world.now + seconds
@@ -335,7 +335,7 @@ def cut_from_the_others(world: World, watch: Calm, node: Node, old: Generation) 
     heard_at = world.now + 60.0 + STEADY_S - 0.3
 
     def formed(generation: Generation) -> str:
-        joins = generation.why is ChangeReason.GROWTH and generation.index(node.name) is not None
+        joins = generation.why is ChangeReason.SCALE_UP and generation.index(node.name) is not None
         return f"{node.name} joins before it was heard for {STEADY_S:g} s" if joins and world.now < heard_at else ""
 
     until = world.now + 60.0 + BACK_S

@@ -160,7 +160,7 @@ def test_a_store_that_does_not_answer_costs_a_line_of_detail(job: Job, monkeypat
     job.say(20)
     assert job.stored is not None
     assert job.stored.step == 20
-    assert "the checkpoint of step 10 is not in the store: nobody is there" in job.output.read_text()
+    assert "cannot write the checkpoint of step 10 to etcd: nobody is there" in job.output.read_text()
 
 
 def test_workers_learn_the_newer_of_what_the_store_and_this_node_know(job: Job) -> None:

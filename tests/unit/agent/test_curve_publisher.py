@@ -39,7 +39,7 @@ class Job(OneJob):
 
     @property
     def stored(self) -> TrainingCurve | None:
-        entries = self.core.list(KeyRange.key(KEYS.course)).entries
+        entries = self.core.list(KeyRange.key(KEYS.curve)).entries
         return training_curve.read(entries[0].value) if entries else None
 
     @property
@@ -91,7 +91,7 @@ def job(tmp_path: Path) -> Any:
 
 
 def test_no_agent_watches_it() -> None:
-    assert not any(KEYS.course in span for span in (*KEYS.everything, *KEYS.followed("a")))
+    assert not any(KEYS.curve in span for span in (*KEYS.everything, *KEYS.followed("a")))
 
 
 def test_what_rank_0_reports_is_written_once_with_its_newest_step(job: Job) -> None:
@@ -169,7 +169,7 @@ def test_a_write_that_another_node_came_before_has_what_both_know(job: Job, monk
 
     async def overtaken(*arguments: Any) -> Any:
         if others:
-            job.core.txn((), (Put(KEYS.course, others.pop()),))
+            job.core.txn((), (Put(KEYS.curve, others.pop()),))
         return await txn(*arguments)
 
     monkeypatch.setattr(job.store, "txn", overtaken)
@@ -180,7 +180,7 @@ def test_a_write_that_another_node_came_before_has_what_both_know(job: Job, monk
 
 
 def test_a_document_that_cannot_be_read_is_replaced(job: Job) -> None:
-    job.core.txn((), (Put(KEYS.course, b"junk"),))
+    job.core.txn((), (Put(KEYS.curve, b"junk"),))
     node = job.node()
     node.report(1)
     node.run()
@@ -222,5 +222,5 @@ def test_a_store_that_does_not_answer_costs_a_line_of_detail_and_the_points_come
         node.report(2)
 
     node.run(body)
-    assert f"the course of training is not in the store: {error}" in job.output.read_text()
+    assert f"cannot write the training curve to etcd: {error}" in job.output.read_text()
     assert job.steps == [(1, 1), (1, 2)]

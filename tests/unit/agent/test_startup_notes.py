@@ -42,7 +42,8 @@ BOTH = {"NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "ib0"}
             None,
             "",
             {},
-            "this node is 10.0.0.7, which no interface of it has; NCCL and gloo choose one; --nic NAME names it",
+            "this node is 10.0.0.7, which no interface of this host has; NCCL and gloo choose an interface; "
+            "--nic NAME selects one",
         ),
         ("lo", "", {"NCCL_SOCKET_IFNAME": ""}, "this node is 10.0.0.7 on lo; NCCL and gloo use lo"),
     ],
@@ -79,7 +80,7 @@ def test_a_container_is_known_by_its_control_group(tmp_path: Path, groups: str, 
 def test_an_address_of_dockers_bridge_with_a_store_elsewhere_is_told_with_both_mends() -> None:
     hint = bridge_hint("172.17.0.3", ["10.0.0.5:2379"], inside=True)
     assert hint.startswith("172.17.0.3 is an address of docker's bridge")
-    for mend in ("--network host", "-p LOW-HIGH:LOW-HIGH", "--host ADDRESS", "--port_range LOW:HIGH"):
+    for mend in ("--network host", "-p LOW-HIGH:LOW-HIGH", "--host ADDRESS", "--port-range LOW:HIGH"):
         assert mend in hint
 
 
@@ -122,12 +123,12 @@ def told(
     monkeypatch.setattr(startup_notes, "in_container", lambda: inside)
     monkeypatch.setattr("launcher.net.addresses.interface", lambda host: "eth0")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: (10**12, 0, 10**12))
-    flags = ["--checkpoint_dir", folder] if folder else []
-    config = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", *flags, "train.py"], {})
+    flags = ["--checkpoint-dir", folder] if folder else []
+    config = parse(["--elastic-server", "10.0.0.5:2379", "--job-id", "j1", *flags, "train.py"], {})
     agent_log = Told()
     log_startup_notes(agent_log, config, host, environ)
     return [
-        (how, re.split(" names a proxy| is an address of docker|, and no|; name", text)[0])
+        (how, re.split(" names a proxy| is an address of docker|, which matches no|; use another", text)[0])
         for how, text in agent_log.said
     ]
 
@@ -166,8 +167,8 @@ def test_the_same_command_typed_twice_says_that_it_makes_one_node_more(
     first, _ = told(HOST, monkeypatch)
     assert first == (
         "say",
-        f"node {HOST}-00aa1z runs on this machine in the same job: this command makes one node more, "
-        "with the same cards",
+        f"node {HOST}-00aa1z runs on this host in the same job: this command adds another node, "
+        "which uses the same GPUs",
     )
     for one in held:
         os.close(one.fd)

@@ -113,9 +113,15 @@ def test_sides_that_tell_the_same_do_not_differ_and_others_name_both_values(
         ("torch", "2.13.0", "", False),
         ("script", "aa", "bb", False),
         ("later", "1", "2", False),
+        ("launcher", "0.1.0", "0.2.3", False),
+        ("launcher", "0.10.0", "0.9.0", False),
+        ("launcher", "0.1.0", "0.3.0", True),
+        ("launcher", "0.9.0", "1.0.0", True),
+        ("launcher", "0.1.0", "0.dev", True),
+        ("launcher", "0.1.0", "1", True),
     ],
 )
-def test_only_another_major_or_minor_version_keeps_nodes_apart(name: str, there: str, here: str, refused: bool) -> None:
+def test_another_major_or_minor_version_keeps_nodes_apart(name: str, there: str, here: str, refused: bool) -> None:
     (found,) = differences({name: there, "x": "1"}, {name: here, "x": "1"})
     assert found.refused is refused
 

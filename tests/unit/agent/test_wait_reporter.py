@@ -258,17 +258,17 @@ class Said:
 
 def test_a_node_counts_down_what_the_leader_has_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(spare(), tmp_path, monkeypatch)
-    text = f"b joins in {COUNTED} (--grow_every 60)"
-    said.heard = HeardWait.of("a", wait_told(Reason.GROW_LATER.name, text, (41.4,)), said.now)
+    text = f"b joins in {COUNTED} (--scale-up-interval 60)"
+    said.heard = HeardWait.of("a", wait_told(Reason.SCALE_UP_LATER.name, text, (41.4,)), said.now)
 
     async def main() -> None:
         running = asyncio.create_task(said.reporter.run())
-        assert await said.next() == "b joins in 41 s (--grow_every 60)"
+        assert await said.next() == "b joins in 41 s (--scale-up-interval 60)"
         said.now += 11.0
-        assert (await said.next()).startswith("b joins in 30 s (--grow_every 60) (11 s so far)")
-        assert said.reporter.sentence == "b joins in 30 s (--grow_every 60)"
+        assert (await said.next()).startswith("b joins in 30 s (--scale-up-interval 60) (11 s so far)")
+        assert said.reporter.sentence == "b joins in 30 s (--scale-up-interval 60)"
         said.now += 100.0
-        assert (await said.next()).startswith("b joins in 1 s (--grow_every 60)")
+        assert (await said.next()).startswith("b joins in 1 s (--scale-up-interval 60)")
         running.cancel()
 
     asyncio.run(main())
@@ -285,7 +285,7 @@ def test_a_node_that_was_told_nothing_says_only_that_and_not_at_once(
         await said.looked()
         assert said.lines == []
         said.now += 12.0
-        assert await said.next() == "waiting for the leader a, which has not said yet for what (12 s so far)"
+        assert await said.next() == "waiting for the leader a, which has not sent the reason yet (12 s so far)"
         running.cancel()
 
     asyncio.run(main())
@@ -300,7 +300,7 @@ def test_a_node_that_follows_the_first_of_the_generation_names_it_as_the_leader(
         said.reporter.after_event()
         said.now += 4.0
         running = asyncio.create_task(said.reporter.run())
-        assert await said.next() == "waiting for the leader a, which has not said yet for what (4 s so far)"
+        assert await said.next() == "waiting for the leader a, which has not sent the reason yet (4 s so far)"
         running.cancel()
 
     asyncio.run(main())
@@ -316,7 +316,7 @@ def test_a_node_says_what_stands_in_the_documents_without_being_told(
 
     async def main() -> None:
         running = asyncio.create_task(said.reporter.run())
-        assert await said.next() == "the key incarnation of this job was deleted; put it back"
+        assert await said.next() == "the key incarnation of this job was deleted; restore it"
         running.cancel()
 
     asyncio.run(main())
@@ -351,15 +351,15 @@ def test_another_wait_is_said_at_once_and_the_same_again_is_not(
 def test_a_node_that_leads_counts_down_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(np="1:3")
     said = Said(bench, tmp_path, monkeypatch)
-    text = f"c joins in {COUNTED} (--grow_every 60)"
+    text = f"c joins in {COUNTED} (--scale-up-interval 60)"
     bench.core.facts.phase = Phase.SPARE
-    bench.core.facts.succession.decision = WaitDecision(Reason.GROW_LATER, "", 160.0, text, (160.0,))
+    bench.core.facts.succession.decision = WaitDecision(Reason.SCALE_UP_LATER, "", 160.0, text, (160.0,))
 
     async def main() -> None:
         running = asyncio.create_task(said.reporter.run())
-        assert await said.next() == "c joins in 60 s (--grow_every 60)"
+        assert await said.next() == "c joins in 60 s (--scale-up-interval 60)"
         said.now += 4.0
-        assert await said.next() == "c joins in 56 s (--grow_every 60) (4 s so far)"
+        assert await said.next() == "c joins in 56 s (--scale-up-interval 60) (4 s so far)"
         running.cancel()
 
     asyncio.run(main())

@@ -22,8 +22,8 @@ ENDS = ConcludeJob(Reason.COMPLETED, "all done", FinalStatus.COMPLETED, 1, 1)
 
 def later(seconds: float) -> WaitDecision:
     """`c` joins at this time of the leader's clock, which shows 100."""
-    text = f"c joins in {COUNTED} (--grow_every 60)"
-    return WaitDecision(Reason.GROW_LATER, "c joins", seconds, text, (seconds,))
+    text = f"c joins in {COUNTED} (--scale-up-interval 60)"
+    return WaitDecision(Reason.SCALE_UP_LATER, "c joins", seconds, text, (seconds,))
 
 
 class Leader:
@@ -51,7 +51,7 @@ class Leader:
 
 
 def test_each_node_is_told_a_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = f"c joins in {COUNTED} (--grow_every 60)"
+    text = f"c joins in {COUNTED} (--scale-up-interval 60)"
 
     async def main() -> None:
         leader = Leader(monkeypatch)
@@ -104,7 +104,7 @@ def test_who_does_not_count_is_named_to_the_others(monkeypatch: pytest.MonkeyPat
         leader = Leader(monkeypatch)
         leader.facts.store.view = bench.shelf.view
         ((_, text, _),) = await leader.after(WaitDecision(Reason.MISSING, "2 of 3 nodes are here"), "c")
-        assert text == "2 of 3 nodes are here; d does not count: it brings 4 cards, the job uses 1"
+        assert text == "2 of 3 nodes are here; d does not count: it offers 4 workers per node, the job uses 1"
 
     asyncio.run(main())
 
@@ -113,7 +113,7 @@ def test_nodes_wait_that_are_outside_at_the_gate_or_done() -> None:
     bench = Bench("a", "1:9")
     bench.others("b c d", link=9000)
     bench.links("b c d")
-    bench.world(2, "a b c", before=Predecessor(1, ("b", "c"), ChangeReason.GROWTH))
+    bench.world(2, "a b c", before=Predecessor(1, ("b", "c"), ChangeReason.SCALE_UP))
     assert waiting_nodes(bench.facts) == {*"bcd"}
     bench.go(2)
     assert waiting_nodes(bench.facts) == {"d"}

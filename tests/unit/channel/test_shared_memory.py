@@ -29,7 +29,7 @@ def test_a_segment_is_there_again_under_its_name_with_what_was_written(segments:
 
 
 def test_size_0_asks_only_for_what_is_there(segments: Segments) -> None:
-    with pytest.raises(SegmentRefused, match="it is not there"):
+    with pytest.raises(SegmentRefused, match="it does not exist"):
         segments.want("a", 0)
     assert segments.names == ()
 
@@ -46,7 +46,7 @@ def test_a_segment_of_another_size_is_replaced_by_an_empty_one(segments: Segment
 def test_all_segments_together_have_a_limit_and_the_refusal_names_both_numbers_and_the_flag() -> None:
     kept = Segments(8 * 10**9)
     kept.want("a", 6 * 10**9)
-    words = r"the memory tier needs 12\.3 GB on this node, 8\.0 GB is allowed \(--memory_limit\)"
+    words = r"in-memory checkpoints need 12\.3 GB on this node, 8\.0 GB is allowed \(--memory-limit\)"
     with pytest.raises(SegmentRefused, match=words):
         kept.want("b", 63 * 10**8)
     assert kept.names == ("a",)
@@ -66,7 +66,7 @@ def test_the_limit_is_half_of_what_is_available_at_the_first_request() -> None:
 
 def test_a_size_that_no_machine_has_is_refused_and_keeps_nothing() -> None:
     kept = Segments(1 << 80)
-    with pytest.raises(SegmentRefused, match="this machine gives no memory"):
+    with pytest.raises(SegmentRefused, match="cannot allocate"):
         kept.want("a", 1 << 63)
     assert kept.names == ()
 

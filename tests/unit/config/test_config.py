@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from elastic.core.model import NP_UNLIMITED, Np
 from launcher.config import argv as command_line
-from launcher.config import durations, flags, readers
+from launcher.config import durations, flags, help_page, readers
 from launcher.config.config import Config
 from launcher.config.parse import parse
+from launcher.config.setting import HELP_GROUPS
+from launcher.config.torchrun_names import ALIASES, NO_EFFECT
 from tests.support.config_refusal import refusal
 
-SERVER = ("--elastic_server", "10.0.0.5:2379", "--job_id", "j1")
+SERVER = ("--elastic-server", "10.0.0.5:2379", "--job-id", "j1")
 
 
 # The script and what belongs to it
@@ -51,10 +53,10 @@ def test_no_script_is_an_error_that_shows_the_usage() -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ("--nproc_per_node", "4"),
-        ("--nproc_per_node=4",),
         ("--nproc-per-node", "4"),
         ("--nproc-per-node=4",),
+        ("--nproc_per_node", "4"),
+        ("--nproc_per_node=4",),
     ],
 )
 def test_underscores_and_dashes_spell_the_same_flag(argv: tuple[str, ...]) -> None:
@@ -69,29 +71,26 @@ def test_a_flag_cannot_be_abbreviated(flag: str) -> None:
 @pytest.mark.parametrize(
     ("flag", "hint"),
     [
-        ("--nnodes", "--np"),
-        ("--rdzv_endpoint", "--elastic_server"),
-        ("--rdzv-endpoint=h:1", "--elastic_server"),
-        ("--rdzv_id", "--job_id"),
-        ("--rdzv_backend", "leave it out"),
+        ("--nnode", "--nnodes"),
+        ("--monitor_interval=1", "leave it out"),
+        ("--shutdown-timeout", "--stop-timeout"),
         ("--cluster_node_ips=10.0.0.1", "--ips"),
         ("--selected_gpus", "--gpus"),
         ("--node_ip", "--host"),
         ("--use_paddlecloud", "leave it out"),
-        ("--started_port", "--port_range"),
+        ("--started_port", "--port-range"),
         ("--log_level", "--verbose"),
-        ("--print_config", "leave it out"),
+        ("--print_config", "use --explain"),
         ("--devices", "--gpus"),
-        ("--master", "--elastic_server"),
+        ("--master", "--elastic-server"),
         ("--rank", "leave it out"),
         ("--trainers", "--workers"),
-        ("--trainer-num", "--worker_num"),
-        ("--start_port", "--port_range"),
-        ("--max_restart", "--max_restarts"),
-        ("--master-port", "--ctrl_port"),
+        ("--trainer-num", "--worker-num"),
+        ("--start_port", "--port-range"),
+        ("--max_restart", "--max-restarts"),
         ("-t", "--console"),
         ("-np", "--np"),
-        ("--elastic_servre", "--elastic_server"),
+        ("--elastic_servre", "--elastic-server"),
     ],
 )
 def test_a_flag_of_another_launcher_or_a_mistyped_one_is_answered_with_ours(flag: str, hint: str) -> None:
@@ -105,7 +104,7 @@ def test_every_flag_of_torchrun_is_ours_or_is_answered_with_ours() -> None:
 
     for word in (word for action in get_args_parser()._actions for word in action.option_strings):
         name = word.lstrip("-").replace("-", "_")
-        if name not in flags.BY_NAME and word not in ("-h", "--help", "-m"):
+        if name not in {*flags.BY_NAME, *ALIASES, *NO_EFFECT} and word not in ("-h", "--help", *command_line.MODULE):
             assert command_line.HINTS[name] in refusal(word, "2", "t.py"), word
 
 
@@ -120,7 +119,7 @@ def test_no_hint_names_a_flag_that_does_not_exist() -> None:
         assert hint.startswith(("use ", "leave it out")), name
         for word in hint.replace(",", " ").replace(":", " ").replace(";", " ").split():
             if word.startswith("--"):
-                assert word[2:] in flags.BY_NAME, (name, word)
+                assert word[2:].replace("-", "_") in {*flags.BY_NAME, "explain"}, (name, word)
 
 
 # Numbers of nodes
@@ -172,7 +171,7 @@ def test_anything_else_is_no_np(text: str) -> None:
 
 def test_where_the_job_has_its_own_etcd_and_no_np_every_node_that_joins_is_taken_in() -> None:
     assert parse(["t.py"], {}).np == Np(low=1, high=NP_UNLIMITED, first=1)
-    assert parse(["--local_nodes", "3", "t.py"], {}).np == Np(low=1, high=NP_UNLIMITED, first=3)
+    assert parse(["--local-nodes", "3", "t.py"], {}).np == Np(low=1, high=NP_UNLIMITED, first=3)
     assert parse(["--serve", "10.0.0.5", "t.py"], {}).np == Np(low=1, high=NP_UNLIMITED, first=1)
     assert parse([*SERVER, "t.py"], {}).np == Np(low=1, high=1, first=1)
     assert parse(["--ips", "a,b", "t.py"], {}).np == Np(low=1, high=2, first=2)
@@ -180,9 +179,9 @@ def test_where_the_job_has_its_own_etcd_and_no_np_every_node_that_joins_is_taken
 
 
 def test_np_is_the_number_of_local_nodes_unless_it_is_given() -> None:
-    assert parse([*SERVER, "--local_nodes", "3", "t.py"], {}).np == Np(low=1, high=3, first=3)
-    assert parse(["--local_nodes", "3", "--np", "1:3", "t.py"], {}).np == Np(low=1, high=3, first=1)
-    assert not parse(["--local_nodes", "3", "t.py"], {}).np_given
+    assert parse([*SERVER, "--local-nodes", "3", "t.py"], {}).np == Np(low=1, high=3, first=3)
+    assert parse(["--local-nodes", "3", "--np", "1:3", "t.py"], {}).np == Np(low=1, high=3, first=1)
+    assert not parse(["--local-nodes", "3", "t.py"], {}).np_given
 
 
 def test_without_a_server_one_node_runs_here() -> None:
@@ -203,7 +202,7 @@ def test_without_a_server_one_node_runs_here() -> None:
     ],
 )
 def test_servers_are_endpoints_with_commas(text: str, servers: tuple[str, ...], tls: bool) -> None:
-    config = parse(["--elastic_server", text, "--job_id", "j", "t.py"], {})
+    config = parse(["--elastic-server", text, "--job-id", "j", "t.py"], {})
     assert (config.servers, config.tls) == (servers, tls)
 
 
@@ -225,33 +224,33 @@ def test_servers_are_endpoints_with_commas(text: str, servers: tuple[str, ...], 
     ],
 )
 def test_a_server_that_is_no_endpoint_is_refused(text: str) -> None:
-    assert refusal("--elastic_server", text, "--job_id", "j", "t.py").startswith("--elastic_server: ")
+    assert refusal("--elastic-server", text, "--job-id", "j", "t.py").startswith("--elastic-server: ")
 
 
 def test_a_server_without_a_port_is_told_how_to_write_it() -> None:
-    assert "10.0.0.5:2379" in refusal("--elastic_server", "10.0.0.5", "--job_id", "j", "t.py")
-    assert "[fd00::1]:2379" in refusal("--elastic_server", "fd00::1", "--job_id", "j", "t.py")
+    assert "10.0.0.5:2379" in refusal("--elastic-server", "10.0.0.5", "--job-id", "j", "t.py")
+    assert "[fd00::1]:2379" in refusal("--elastic-server", "fd00::1", "--job-id", "j", "t.py")
 
 
 def test_a_password_in_a_server_is_refused_and_not_repeated() -> None:
-    text = refusal("--elastic_server", "http://root:s3cret@h:1", "--job_id", "j", "t.py")
+    text = refusal("--elastic-server", "http://root:s3cret@h:1", "--job-id", "j", "t.py")
     assert "password" in text
     assert "s3cret" not in text
 
 
 def test_a_server_needs_a_job_id() -> None:
-    assert "--job_id" in refusal("--elastic_server", "h:1", "t.py")
+    assert "--job-id" in refusal("--elastic-server", "h:1", "t.py")
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "a b", "ü", "x" * 129, "..", ".", "a\n", "j1/"])
 def test_a_bad_job_id_is_refused(text: str) -> None:
-    assert refusal("--elastic_server", "h:1", "--job_id", text, "t.py").startswith("--job_id: ")
+    assert refusal("--elastic-server", "h:1", "--job-id", text, "t.py").startswith("--job-id: ")
 
 
 def test_a_key_prefix_begins_with_a_slash_and_ends_without() -> None:
-    assert parse(["--key_prefix", "/team/a/", "t.py"], {}).key_prefix == "/team/a"
+    assert parse(["--key-prefix", "/team/a/", "t.py"], {}).key_prefix == "/team/a"
     for text in ("elastic", "/", "", "/a//b", "/a b"):
-        assert refusal("--key_prefix", text, "t.py").startswith("--key_prefix: ")
+        assert refusal("--key-prefix", text, "t.py").startswith("--key-prefix: ")
 
 
 # Other values and their relations
@@ -260,31 +259,31 @@ def test_a_key_prefix_begins_with_a_slash_and_ends_without() -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ("--lease_ttl", "1"),
-        ("--lease_ttl", "2.5"),
-        ("--lease_ttl", "nan"),
-        ("--silence_timeout", "0.05"),
-        ("--silence_timeout", "-1"),
-        ("--silence_timeout", "nan"),
-        ("--silence_timeout", "never"),
-        ("--grace", "-1"),
-        ("--grace", "soon"),
-        ("--settle", "16"),
-        ("--connect_timeout", "inf"),
-        ("--elastic_timeout", "0"),
-        ("--max_restarts", "-1"),
-        ("--max_restarts", "1.5"),
-        ("--nproc_per_node", "0"),
-        ("--nproc_per_node", "many"),
-        ("--local_nodes", "0"),
-        ("--fatal_exit_codes", "0"),
-        ("--fatal_exit_codes", "3,,4"),
-        ("--fatal_exit_codes", "256"),
+        ("--lease-ttl", "1"),
+        ("--lease-ttl", "2.5"),
+        ("--lease-ttl", "nan"),
+        ("--silence-timeout", "0.05"),
+        ("--silence-timeout", "-1"),
+        ("--silence-timeout", "nan"),
+        ("--silence-timeout", "never"),
+        ("--stop-timeout", "-1"),
+        ("--stop-timeout", "soon"),
+        ("--join-window", "16"),
+        ("--connect-timeout", "inf"),
+        ("--join-timeout", "0"),
+        ("--max-restarts", "-1"),
+        ("--max-restarts", "1.5"),
+        ("--nproc-per-node", "0"),
+        ("--nproc-per-node", "many"),
+        ("--local-nodes", "0"),
+        ("--fatal-exit-codes", "0"),
+        ("--fatal-exit-codes", "3,,4"),
+        ("--fatal-exit-codes", "256"),
         ("--console", "rank1"),
         ("--host", "http://h"),
         ("--host", "h:22"),
         ("--host", ""),
-        ("--log_dir", ""),
+        ("--log-dir", ""),
     ],
 )
 def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(argv: tuple[str, str]) -> None:
@@ -292,9 +291,9 @@ def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(argv: tuple[str, 
 
 
 def test_a_limit_of_seconds_is_written_as_a_person_writes_it() -> None:
-    assert refusal("--grace", "-1", "t.py") == "--grace: -1 is not between 0s and 720h"
-    assert refusal("--lease_ttl", "-1", "t.py").startswith("--lease_ttl: -1 is not between 2s and 10m; ")
-    assert "1234567.25s or less" in refusal("--loss_grace", "2000000", "--grace", "1234567.25", "t.py")
+    assert refusal("--stop-timeout", "-1", "t.py") == "--stop-timeout: -1 is not between 0s and 720h"
+    assert refusal("--lease-ttl", "-1", "t.py").startswith("--lease-ttl: -1 is not between 2s and 10m; ")
+    assert "1234567.25s or less" in refusal("--failure-stop-timeout", "2000000", "--stop-timeout", "1234567.25", "t.py")
 
 
 def advice(error: ValueError) -> list[str]:
@@ -348,13 +347,13 @@ def test_a_lease_in_fractions_of_a_second_is_refused_with_the_next_whole_number_
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("0.1", 0.1), ("100ms", 0.1), ("1.5", 1.5), ("4s", 4.0)])
 def test_a_silence_timeout_is_off_or_long_enough_for_a_few_heartbeats(text: str, seconds: float) -> None:
-    assert parse(["--silence_timeout", text, "t.py"], {}).silence_timeout_s == seconds
+    assert parse(["--silence-timeout", text, "t.py"], {}).silence_timeout_s == seconds
     assert parse(["t.py"], {"ELASTIC_SILENCE_TIMEOUT": text}).silence_timeout_s == seconds
 
 
 def test_a_silence_timeout_that_is_too_short_is_refused_with_the_shortest_one() -> None:
-    assert refusal("--silence_timeout", "50ms", "t.py") == (
-        "--silence_timeout: 50ms is too short: one retransmitted packet would look like a node failure; use 0.1s or "
+    assert refusal("--silence-timeout", "50ms", "t.py") == (
+        "--silence-timeout: 50ms is too short: one retransmitted packet would look like a node failure; use 0.1s or "
         "more, or 0 to turn heartbeats off"
     )
 
@@ -363,29 +362,29 @@ def test_a_silence_timeout_that_is_too_short_is_refused_with_the_shortest_one() 
 def test_a_silence_timeout_that_is_not_shorter_than_the_lease_is_refused_with_both_values(
     timeout: str, ttl: str
 ) -> None:
-    assert refusal("--silence_timeout", timeout, "--lease_ttl", ttl, "t.py") == (
-        f"--silence_timeout {timeout}s is not shorter than --lease_ttl {ttl}s: the lease of a silent node ends first, "
-        f"so that the timeout has no effect; use less than {ttl}s, or 0 to rely on leases alone"
+    assert refusal("--silence-timeout", timeout, "--lease-ttl", ttl, "t.py") == (
+        f"--silence-timeout {timeout}s is not shorter than --lease-ttl {ttl}s: the lease of a silent node ends first, "
+        f"so the timeout has no effect; use less than {ttl}s, or 0 to rely on leases alone"
     )
-    assert "--lease_ttl 5s" in refusal("--silence_timeout", "6", "t.py")
+    assert "--lease-ttl 5s" in refusal("--silence-timeout", "6", "t.py")
 
 
-@pytest.mark.parametrize("timeout", [(), ("--silence_timeout", "0"), ("--silence_timeout", "1.9")])
+@pytest.mark.parametrize("timeout", [(), ("--silence-timeout", "0"), ("--silence-timeout", "1.9")])
 def test_the_default_silence_timeout_goes_with_the_shortest_lease(timeout: tuple[str, ...]) -> None:
-    assert parse(["--lease_ttl", f"{durations.LEASE_TTL_MIN_S}", *timeout, "t.py"], {}).lease_ttl_s == 2.0
+    assert parse(["--lease-ttl", f"{durations.LEASE_TTL_MIN_S}", *timeout, "t.py"], {}).lease_ttl_s == 2.0
 
 
 def test_fatal_exit_codes_are_a_list() -> None:
-    assert parse(["--fatal_exit_codes", "4, 3,3", "t.py"], {}).fatal_exit_codes == (3, 4)
+    assert parse(["--fatal-exit-codes", "4, 3,3", "t.py"], {}).fatal_exit_codes == (3, 4)
 
 
 def test_a_loss_gets_no_more_time_than_a_planned_stop() -> None:
-    assert "--loss_grace 20" in refusal("--loss_grace", "20", "t.py")
-    assert parse(["--loss_grace", "20", "--grace", "20", "t.py"], {}).loss_grace_s == 20.0
+    assert "--failure-stop-timeout 20" in refusal("--failure-stop-timeout", "20", "t.py")
+    assert parse(["--failure-stop-timeout", "20", "--stop-timeout", "20", "t.py"], {}).failure_stop_timeout_s == 20.0
 
 
 def test_a_short_grace_shortens_the_default_grace_of_a_loss() -> None:
-    assert parse(["--grace", "1", "t.py"], {}).loss_grace_s == 1.0
+    assert parse(["--stop-timeout", "1", "t.py"], {}).failure_stop_timeout_s == 1.0
 
 
 def test_verbose_and_quiet_exclude_each_other() -> None:
@@ -406,7 +405,7 @@ def test_a_flag_goes_before_our_variable_and_ours_before_paddles() -> None:
 @pytest.mark.parametrize(
     "environ",
     [
-        {"ELASTIC_SERVER": "h:1", "ELASTIC_JOB_ID": "j"},
+        {"ELASTIC_ETCD": "h:1", "ELASTIC_JOB_ID": "j"},
         {"ELASTIC_ELASTIC_SERVER": "h:1", "ELASTIC_JOB_ID": "j"},
         {"PADDLE_ELASTIC_SERVER": "h:1", "PADDLE_ELASTIC_JOB_ID": "j"},
         {
@@ -452,7 +451,7 @@ def test_ports_begin_where_paddles_variables_say_unless_a_worker_or_a_range_says
     environ: dict[str, str], expected: tuple[int, int] | None
 ) -> None:
     assert parse(["t.py"], environ).port_range == expected
-    assert parse(["--port_range", "40000:40009", "t.py"], environ).port_range == (40000, 40009)
+    assert parse(["--port-range", "40000:40009", "t.py"], environ).port_range == (40000, 40009)
 
 
 def test_a_wrong_start_port_is_named() -> None:
@@ -461,8 +460,8 @@ def test_a_wrong_start_port_is_named() -> None:
 
 
 def test_a_control_port_and_several_nodes_on_one_machine_exclude_each_other() -> None:
-    assert "leave out --ctrl_port" in refusal("--ctrl_port", "9988", "--local_nodes", "2", "t.py")
-    assert parse(["--ctrl_port", "9988", "t.py"], {}).ctrl_port == 9988
+    assert "leave out --ctrl-port" in refusal("--ctrl-port", "9988", "--local-nodes", "2", "t.py")
+    assert parse(["--ctrl-port", "9988", "t.py"], {}).ctrl_port == 9988
 
 
 def test_the_host_of_a_pod_is_its_ip() -> None:
@@ -481,19 +480,19 @@ def test_a_launcher_that_a_worker_starts_does_not_read_what_was_set_for_the_work
 
 def test_every_flag_fills_a_field_and_shows_its_default_and_variable() -> None:
     fields = {field.name for field in dataclasses.fields(Config)}
-    text = " ".join(command_line.help_text().split())
+    text = " ".join(help_page.help_text().split())
     for flag in flags.FLAGS:
         assert flag.field in fields
-        assert f"--{flag.name}" in text
+        assert flag.option in text
         assert flag.variables[0] in text
     assert text.count("(default: ") == len(flags.FLAGS)
     assert text.isascii()
 
 
 def test_the_groups_of_the_help_are_those_of_the_seed_and_two_more() -> None:
-    text = command_line.help_text()
+    text = help_page.help_text()
     found = [line[:-1] for line in text.splitlines() if re.fullmatch(r"[A-Z][A-Za-z-]*:", line)]
-    assert found == ["Base", "Collective", "Parameter-Server", "Elastic", "Workers", "Logs"]
+    assert found == ["Base", "Collective", "Parameter-Server", "Elastic", "Workers", "Logs", "Examples"]
     where = {flag.name: flag.group for flag in flags.FLAGS}
     for group, names in {
         "Base": "log_dir run_mode gpus",
@@ -505,10 +504,35 @@ def test_the_groups_of_the_help_are_those_of_the_seed_and_two_more() -> None:
 
 
 def test_the_examples_of_the_help_can_be_read() -> None:
-    examples = re.findall(r"^  elastic-launch (.*)$", command_line.help_text(), re.MULTILINE)
-    assert len(examples) >= 4
+    _, _, end = help_page.help_text().partition("\nExamples:\n")
+    examples = re.findall(r"^  elastic-launch (.*)$", end, re.MULTILINE)
+    assert len(examples) == 5
     for example in examples:
-        assert command_line.split_argv(shlex.split(example)).script == "train.py"
+        assert parse(shlex.split(example), {}).script == "train.py"
+    assert end.count("\n") == 2 * len(examples), "each has one line that says what it is, and nothing comes after them"
+
+
+def test_no_line_of_the_help_ends_inside_the_name_of_a_flag() -> None:
+    assert not re.search(r"--[\w-]*-$", help_page.help_text(), re.MULTILINE)
+
+
+def test_the_flags_of_each_group_are_in_the_order_of_the_table() -> None:
+    assert {group: " ".join(flag.name for flag in flags.FLAGS if flag.group == group) for group in HELP_GROUPS} == (
+        flags.HELP_ORDER
+    )
+
+
+def test_a_call_without_arguments_shows_the_common_flags_and_the_examples() -> None:
+    text = help_page.short_text()
+    assert text.startswith(f"usage: {help_page.SYNOPSIS}\n")
+    assert len(help_page.COMMON) == 12
+    for name in help_page.COMMON:
+        assert f"\n  {flags.BY_NAME[name].option} {flags.BY_NAME[name].metavar} " in text
+    for _, command in help_page.EXAMPLES:
+        assert f"\n  {command}\n" in text
+    assert text.endswith("\nelastic-launch --help shows all flags.\n")
+    assert max(map(len, text.splitlines())) <= help_page.HELP_WIDTH
+    assert text.isascii()
 
 
 def test_the_defaults_of_the_table_are_those_of_the_config() -> None:
@@ -522,17 +546,17 @@ def test_the_defaults_of_the_table_are_those_of_the_config() -> None:
 
 def test_what_is_asked_of_the_library_has_defaults_that_ask_nothing() -> None:
     config = parse(["train.py"], {})
-    assert (config.hang_timeout_s, config.save_limit_s, config.reach_timeout_s) == (1800.0, 120.0, 30.0)
+    assert (config.hang_timeout_s, config.save_timeout_s, config.partition_timeout_s) == (1800.0, 120.0, 30.0)
     assert (config.resume_from, config.restore_step, config.memory_limit_bytes) == ("", None, None)
     assert not config.allow_rollback
     assert not config.check_nan
 
 
 def test_what_is_asked_of_the_library_can_be_said_by_flag_or_variable() -> None:
-    argv = ("--hang_timeout=0", "--save_limit=5", "--restore_step=0", "--resume_from=x", "--allow_rollback")
-    config = parse([*argv, "--check_nan", "--memory_limit=8GB", "--reach_timeout", "7", "train.py"], {})
-    assert config.reach_timeout_s == 7.0
-    assert (config.hang_timeout_s, config.save_limit_s, config.restore_step, config.resume_from) == (0, 5, 0, "x")
+    argv = ("--hang-timeout=0", "--save-timeout=5", "--restore-step=0", "--resume-from=x", "--allow-rollback")
+    config = parse([*argv, "--check-nan", "--memory-limit=8GB", "--partition-timeout", "7", "train.py"], {})
+    assert config.partition_timeout_s == 7.0
+    assert (config.hang_timeout_s, config.save_timeout_s, config.restore_step, config.resume_from) == (0, 5, 0, "x")
     assert config.allow_rollback
     assert config.check_nan
     assert config.memory_limit_bytes == 8_000_000_000
@@ -576,18 +600,18 @@ def test_a_bound_of_a_log_may_be_a_number_of_bytes() -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (("--memory_limit", "lots"), "write 8GB or 512MiB"),
-        (("--memory_limit", "0"), "not between 1 byte"),
-        (("--memory_limit", "8"), "'8' has no unit; write 8GB or 8GiB"),
-        (("--memory_limit", " 0.5 "), "write 0.5GB or 0.5GiB"),
-        (("--memory_limit", "8589934592"), "write 8589934592B if it counts bytes"),
-        (("--memory_limit", "5ib"), "not an amount of memory"),
-        (("--memory_limit", "99999TB"), "not between 1 byte"),
-        (("--restore_step", "-1"), "-1 is not between 0 and"),
-        (("--restore_step", "last"), "not a whole number"),
-        (("--hang_timeout", "soon"), "not a duration"),
-        (("--save_limit", "-1"), "not between 0"),
-        (("--resume_from", " "), "not the name of a file or of a folder"),
+        (("--memory-limit", "lots"), "write 8GB or 512MiB"),
+        (("--memory-limit", "0"), "not between 1 byte"),
+        (("--memory-limit", "8"), "'8' has no unit; write 8GB or 8GiB"),
+        (("--memory-limit", " 0.5 "), "write 0.5GB or 0.5GiB"),
+        (("--memory-limit", "8589934592"), "write 8589934592B if it counts bytes"),
+        (("--memory-limit", "5ib"), "not an amount of memory"),
+        (("--memory-limit", "99999TB"), "not between 1 byte"),
+        (("--restore-step", "-1"), "-1 is not between 0 and"),
+        (("--restore-step", "last"), "not a whole number"),
+        (("--hang-timeout", "soon"), "not a duration"),
+        (("--save-timeout", "-1"), "not between 0"),
+        (("--resume-from", " "), "not the name of a file or a directory"),
     ],
 )
 def test_a_wrong_wish_is_one_line_that_names_the_flag(argv: tuple[str, str], says: str) -> None:

@@ -12,7 +12,7 @@ from launcher.config.machine_checks import check
 from launcher.config.parse import parse
 from launcher.config.store_access import NOBODY, PASSWORD, SECRET, Credentials, read_credentials
 
-LINE = ("--elastic_server", "127.0.0.1:2379", "--job_id", "j")
+LINE = ("--elastic-server", "127.0.0.1:2379", "--job-id", "j")
 LONG = "a secret of many characters"
 
 
@@ -53,7 +53,7 @@ def test_a_pipe_is_read_once_and_one_that_nobody_writes_into_is_told(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o600)
     monkeypatch.setattr("launcher.config.store_access.PIPE_LIMIT_S", 0.0)
-    with pytest.raises(ConfigError, match=r"--etcd_password_file .* is a pipe or a device, and nothing has come from"):
+    with pytest.raises(ConfigError, match=r"--etcd-password-file .* is a pipe or a device, and nothing has come from"):
         read_credentials("u", str(pipe), {})
     with open(os.open(pipe, os.O_RDWR), "r+b", buffering=0) as both:  # It never ends.
         both.write(b"pw\n")
@@ -77,8 +77,8 @@ def test_a_file_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
     for mode, who in ((0o644, "every user of this machine"), (0o640, "its group")):
         file = own_file(tmp_path, f"{LONG}\n", mode)
         line = f"{file} can be read by {who}; chmod 600 {file}"
-        assert read_credentials("u", str(file), {}).warnings == (f"--etcd_password_file {line}",)
-        assert read_credentials("", "", {}, str(file)).warnings == (f"--job_secret_file {line}",)
+        assert read_credentials("u", str(file), {}).warnings == (f"--etcd-password-file {line}",)
+        assert read_credentials("", "", {}, str(file)).warnings == (f"--job-secret-file {line}",)
     assert read_credentials("u", str(own_file(tmp_path, "x")), {}).warnings == ()
 
 
@@ -95,14 +95,14 @@ def test_a_password_that_was_changed_in_its_file_is_known_again(tmp_path: Path) 
 
 
 def test_a_user_without_a_password_and_a_password_without_a_user_are_told_with_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--etcd_user u has no password: add --etcd_password_file FILE, or set ELAS"):
+    with pytest.raises(ConfigError, match="--etcd-user u has no password: add --etcd-password-file FILE, or set ELAS"):
         read_credentials("u", "", {})
-    with pytest.raises(ConfigError, match="but whose"):
+    with pytest.raises(ConfigError, match="needs the name of the user"):
         read_credentials("", str(own_file(tmp_path, "x")), {})
 
 
 def test_a_user_beside_a_secret_and_a_secret_that_is_soon_guessed_are_told_with_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"{SECRET} and --etcd_user contradict each other: .*; leave one out"):
+    with pytest.raises(ConfigError, match=f"{SECRET} and --etcd-user contradict each other: .*; leave one out"):
         read_credentials("u", "", {PASSWORD: "x", SECRET: LONG})
     with pytest.raises(
         ConfigError, match=f"{SECRET} is shorter than 12 characters; make one with: openssl rand -hex 16"
@@ -114,27 +114,27 @@ def test_a_user_beside_a_secret_and_a_secret_that_is_soon_guessed_are_told_with_
 def test_a_file_that_holds_no_password_is_told(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "password"
     file.write_bytes(text)
-    with pytest.raises(ConfigError, match=r"--etcd_password_file .* holds no password"):
+    with pytest.raises(ConfigError, match=r"--etcd-password-file .* holds no password"):
         read_credentials("u", str(file), {})
-    with pytest.raises(ConfigError, match=r"--job_secret_file .* holds no secret"):
+    with pytest.raises(ConfigError, match=r"--job-secret-file .* holds no secret"):
         read_credentials("", "", {}, str(file))
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_credentials("u", str(tmp_path / "none"), {})
-    with pytest.raises(ConfigError, match=r"--job_secret_file .* cannot be read: Is a directory"):
+    with pytest.raises(ConfigError, match=r"--job-secret-file .* cannot be read: Is a directory"):
         read_credentials("", "", {}, str(tmp_path))
 
 
 def test_the_command_line_names_user_and_file_and_refuses_a_password(tmp_path: Path) -> None:
     file, script = own_file(tmp_path, "pw\n", 0o644), tmp_path / "train.py"
     script.write_text("")
-    flags = (*LINE, "--etcd_user", "job", "--etcd_password_file", str(file), str(script))
+    flags = (*LINE, "--etcd-user", "job", "--etcd-password-file", str(file), str(script))
     found = check(parse(flags, {}), {})
     assert (found.login.user, found.login.password) == ("job", "pw")
     assert [line for line in found.warnings if "chmod 600" in line], "it is said once at the start"
-    with pytest.raises(ConfigError, match="use --etcd_user with --etcd_password_file or ELASTIC_ETCD_PASSWORD"):
-        parse(("--elastic_server", "http://u:p@h:2379", "--job_id", "j", "t.py"), {})
-    with pytest.raises(ConfigError, match="leave the password out"):
-        parse((*LINE, "--etcd_user", "job:pw", "t.py"), {})
+    with pytest.raises(ConfigError, match="use --etcd-user with --etcd-password-file or ELASTIC_ETCD_PASSWORD"):
+        parse(("--elastic-server", "http://u:p@h:2379", "--job-id", "j", "t.py"), {})
+    with pytest.raises(ConfigError, match="leave out the password"):
+        parse((*LINE, "--etcd-user", "job:pw", "t.py"), {})

@@ -79,10 +79,10 @@ def test_every_flag_whose_field_counts_seconds_takes_a_duration_with_a_unit() ->
 
 
 def test_flags_and_variables_have_units() -> None:
-    config = parse(["--grace", "1m", "--hang_timeout=2h", "t.py"], {"ELASTIC_SAVE_LIMIT": "10m"})
-    assert (config.grace_s, config.hang_timeout_s, config.save_limit_s) == (60.0, 7200.0, 600.0)
-    with pytest.raises(ConfigError, match=r"^ELASTIC_GRACE: '1 minute' is not a duration; write "):
-        parse(["t.py"], {"ELASTIC_GRACE": "1 minute"})
+    config = parse(["--stop-timeout", "1m", "--hang-timeout=2h", "t.py"], {"ELASTIC_SAVE_TIMEOUT": "10m"})
+    assert (config.stop_timeout_s, config.hang_timeout_s, config.save_timeout_s) == (60.0, 7200.0, 600.0)
+    with pytest.raises(ConfigError, match=r"^ELASTIC_STOP_TIMEOUT: '1 minute' is not a duration; write "):
+        parse(["t.py"], {"ELASTIC_STOP_TIMEOUT": "1 minute"})
 
 
 def test_the_options_of_the_plugin_have_units() -> None:

@@ -72,8 +72,9 @@ def test_the_page_has_one_line_for_each_variable(flag: str, capsys: pytest.Captu
 
 def test_the_page_says_what_goes_before_what() -> None:
     text = env_reference.help_text((), ())
-    assert "in this order: the flag, ELASTIC_<FLAG>, the variable of\nanother launcher, the default" in text
-    assert "\n  PADDLE_ELASTIC_NP                 as ELASTIC_NP, which goes before it\n" in text
+    first = " ".join(text.partition("\n\n")[0].split())
+    assert "The first of these that is set counts: the flag, ELASTIC_<FLAG>, the variable of another launcher" in first
+    assert "\n  PADDLE_ELASTIC_NP                 as ELASTIC_NP, which takes precedence\n" in text
 
 
 def test_a_worker_that_is_given_the_flag_gets_it() -> None:

@@ -104,7 +104,7 @@ def test_several_entries_that_are_this_machine_are_refused_and_host_is_asked_for
 
 
 def test_a_given_name_that_fits_several_entries_is_to_be_written_as_one_of_them() -> None:
-    assert "write it as there" in refusal(("127.0.0.1", "LOCALHOST"), "localhost")
+    assert "write it as in the list" in refusal(("127.0.0.1", "LOCALHOST"), "localhost")
 
 
 def test_a_long_list_is_shortened_in_a_message() -> None:

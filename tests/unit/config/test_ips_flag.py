@@ -30,7 +30,7 @@ def test_the_list_has_names_and_addresses_of_both_kinds_as_they_are_written_and_
 def test_a_host_that_is_there_twice_is_refused_however_it_is_written(text: str) -> None:
     said = refusal("--ips", text, "t.py")
     assert said.startswith("--ips: ")
-    assert "is there twice" in said
+    assert "appears twice" in said
 
 
 @pytest.mark.parametrize("text", ["", "a,,b", "a b", "10.0.0.1:2379", "http://a"])
@@ -43,9 +43,9 @@ def test_what_is_no_host_is_refused(text: str) -> None:
 
 def test_hosts_that_are_started_one_by_one_have_ten_minutes_to_come() -> None:
     assert parse([*TWO, "t.py"], {}).connect_timeout_s == 600
-    assert parse([*TWO, "--connect_timeout", "60", "t.py"], {}).connect_timeout_s == 60
+    assert parse([*TWO, "--connect-timeout", "60", "t.py"], {}).connect_timeout_s == 60
     assert parse([*TWO, "t.py"], {"ELASTIC_CONNECT_TIMEOUT": "5"}).connect_timeout_s == 5
-    assert parse([*TWO, "--elastic_server", "10.0.0.5:2379", "--job_id", "j", "t.py"], {}).connect_timeout_s == 60
+    assert parse([*TWO, "--elastic-server", "10.0.0.5:2379", "--job-id", "j", "t.py"], {}).connect_timeout_s == 60
 
 
 # --- np -----------------------------------------------------------------------------------------------------------
@@ -63,8 +63,8 @@ def test_an_np_that_exceeds_the_list_is_refused_with_the_list(np: str) -> None:
 
 
 def test_several_nodes_of_one_machine_and_a_list_of_hosts_exclude_each_other() -> None:
-    assert "--local_nodes 2" in refusal(*TWO, "--local_nodes", "2", "t.py")
-    assert "--local_nodes 2" in refusal("--ips", "localhost", "--np", "1", "--local_nodes", "2", "t.py")
+    assert "--local-nodes 2" in refusal(*TWO, "--local-nodes", "2", "t.py")
+    assert "--local-nodes 2" in refusal("--ips", "localhost", "--np", "1", "--local-nodes", "2", "t.py")
 
 
 # --- without a server ---------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_several_nodes_of_one_machine_and_a_list_of_hosts_exclude_each_other() -
 def test_without_a_server_the_host_that_sorts_first_serves_at_the_serve_port() -> None:
     config = parse([*TWO, "t.py"], {})
     assert (config.served_by, config.servers, config.local_nodes) == ("10.0.0.10", ("10.0.0.10:12379",), 0)
-    config = parse(["--ips", "fd00::2,fd00::1", "--serve_port", "2000", "t.py"], {})
+    config = parse(["--ips", "fd00::2,fd00::1", "--serve-port", "2000", "t.py"], {})
     assert (config.served_by, config.servers) == ("fd00::1", ("[fd00::1]:2000",))
 
 
@@ -83,7 +83,7 @@ def test_the_jobs_name_is_made_of_the_hosts_whatever_their_order() -> None:
     assert parse(["--ips", "a,b,c", "t.py"], {}).job_id != first.job_id
     assert parse(["--ips", "a,b", "other.py"], {}).job_id != first.job_id, "another training of the same hosts"
     assert parse(["--ips", "a,b", "/elsewhere/t.py"], {}).job_id == first.job_id
-    assert parse(["--ips", "a,b", "--job_id", "mine", "t.py"], {}).job_id == "mine"
+    assert parse(["--ips", "a,b", "--job-id", "mine", "t.py"], {}).job_id == "mine"
 
 
 @pytest.mark.parametrize("hosts", [("fd00::1", "fd00::2"), tuple(f"node-{n}.example.com" for n in range(500))])
@@ -102,9 +102,9 @@ def test_a_list_of_one_host_is_a_job_of_this_machine_alone() -> None:
 
 
 def test_with_a_server_the_list_names_neither_the_server_nor_the_job() -> None:
-    config = parse([*TWO, "--elastic_server", "h:1", "--job_id", "j", "t.py"], {})
+    config = parse([*TWO, "--elastic-server", "h:1", "--job-id", "j", "t.py"], {})
     assert (config.served_by, config.servers, config.job_id) == ("", ("h:1",), "j")
-    assert "--job_id" in refusal(*TWO, "--elastic_server", "h:1", "t.py")
+    assert "--job-id" in refusal(*TWO, "--elastic-server", "h:1", "t.py")
 
 
 # --- on this machine ----------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def script(tmp_path: Path) -> str:
 
 
 def test_the_first_host_serves_and_hands_everything_on_to_its_own_node(script: str) -> None:
-    config = check(parse([*LOCAL, "--host", "127.0.0.1", "--serve_port", "2000", script, "--lr", "1"], {}), {})
+    config = check(parse([*LOCAL, "--host", "127.0.0.1", "--serve-port", "2000", script, "--lr", "1"], {}), {})
     assert (config.serves, config.local_nodes, config.host) == (True, 1, "127.0.0.1")
     child = parse(node_argv(config, "127.0.0.1:2000"), {"POD_IP": "127.0.0.9"})
     assert (child.ips, child.host, child.np, child.job_id) == (config.ips, "127.0.0.1", config.np, config.job_id)
@@ -146,7 +146,7 @@ def test_a_pod_ip_that_is_not_in_the_list_is_refused_by_name(script: str) -> Non
 
 
 def test_a_loopback_address_in_a_list_with_hosts_elsewhere_is_refused(script: str) -> None:
-    with pytest.raises(ConfigError, match=r"127\.0\.0\.1 reaches only this machine"):
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1 is reachable only from this host"):
         check(parse(["--ips", "127.0.0.1,10.0.0.1", script], {}), {})
 
 

@@ -72,7 +72,7 @@ def test_a_missing_script_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_script(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a folder"):
+    with pytest.raises(ConfigError, match="is a directory"):
         checked(str(tmp_path))
 
 
@@ -98,17 +98,17 @@ def test_another_system_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_loopback_host_with_a_remote_server_is_refused(script: Path) -> None:
     with pytest.raises(ConfigError, match=r"127\.0\.0\.1"):
-        checked("--elastic_server", "203.0.113.77:2379", "--job_id", "j", "--host", "127.0.0.1", str(script))
+        checked("--elastic-server", "203.0.113.77:2379", "--job-id", "j", "--host", "127.0.0.1", str(script))
 
 
 def test_a_server_whose_name_does_not_resolve_yet_is_left_to_the_agent(script: Path) -> None:
-    config = checked("--elastic_server", "etcd.invalid:2379", "--job_id", "j", str(script))
+    config = checked("--elastic-server", "etcd.invalid:2379", "--job-id", "j", str(script))
     assert config.servers == ("etcd.invalid:2379",)
 
 
 def test_checkpoints_lie_under_the_jobs_name(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    config = checked("--job_id", "j1", str(script))
+    config = checked("--job-id", "j1", str(script))
     assert config.checkpoint_dir == str(tmp_path / "checkpoints" / "j1")
     assert config.log_dir == str(tmp_path / "log")
     assert not list(tmp_path.glob("checkpoints*"))
@@ -143,7 +143,7 @@ def test_a_machine_that_is_in_none_of_the_lists_is_refused(script: Path) -> None
 
 def test_a_process_of_a_parameter_server_job_is_not_counted_by_cards(script: Path) -> None:
     environ = {**NO_CARDS, "CUDA_VISIBLE_DEVICES": "0,1,2"}
-    assert checked("--server_num=1", "--worker_num=2", str(script), environ=environ).slots == 1
+    assert checked("--server-num=1", "--worker-num=2", str(script), environ=environ).slots == 1
 
 
 # Cards
@@ -152,19 +152,19 @@ def test_a_process_of_a_parameter_server_job_is_not_counted_by_cards(script: Pat
 def test_a_node_has_one_worker_for_each_visible_card(script: Path) -> None:
     environ = {**NO_CARDS, "CUDA_VISIBLE_DEVICES": "3, 1,2"}
     assert checked(str(script), environ=environ).slots == 3
-    assert checked("--nproc_per_node", "2", str(script), environ=environ).slots == 2
-    assert checked("--nproc_per_node", "gpu", str(script), environ=environ).slots == 3
+    assert checked("--nproc-per-node", "2", str(script), environ=environ).slots == 2
+    assert checked("--nproc-per-node", "gpu", str(script), environ=environ).slots == 3
 
 
 def test_a_machine_without_cards_runs_one_worker(script: Path) -> None:
     assert checked(str(script)).slots == 1
-    with pytest.raises(ConfigError, match="no card"):
-        checked("--nproc_per_node", "gpu", str(script))
+    with pytest.raises(ConfigError, match="no GPU"):
+        checked("--nproc-per-node", "gpu", str(script))
 
 
 def test_local_nodes_share_the_cards(script: Path) -> None:
     environ = {**NO_CARDS, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4"}
-    assert checked("--local_nodes", "2", str(script), environ=environ).slots == 2
+    assert checked("--local-nodes", "2", str(script), environ=environ).slots == 2
 
 
 @pytest.mark.parametrize(
@@ -199,16 +199,16 @@ def test_a_checkpoint_to_start_from_is_a_file_or_a_folder_and_becomes_a_full_pat
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old").mkdir()
-    assert checked("--resume_from", "old", str(script)).resume_from == str(tmp_path / "old")
-    assert checked("--resume_from", str(script), str(script)).resume_from == str(script)
+    assert checked("--resume-from", "old", str(script)).resume_from == str(tmp_path / "old")
+    assert checked("--resume-from", str(script), str(script)).resume_from == str(script)
     assert checked(str(script)).resume_from == ""
 
 
 def test_a_checkpoint_to_start_from_that_is_not_there_is_refused(script: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="missing is not there; check the path, it has to be readable on every node"):
-        checked("--resume_from", str(tmp_path / "missing"), str(script))
+    with pytest.raises(ConfigError, match="missing does not exist; check the path, every node has to read it"):
+        checked("--resume-from", str(tmp_path / "missing"), str(script))
 
 
 def test_each_file_of_a_log_needs_its_share_of_the_bound() -> None:
-    with pytest.raises(ConfigError, match="--log_rotate 5 needs --log_max_bytes 3072KiB or more"):
-        check(parse(["--log_rotate", "5", "--log_max_bytes", "2MiB", "train.py"], {}), {})
+    with pytest.raises(ConfigError, match="--log-rotate 5 needs --log-max-bytes 3072KiB or more"):
+        check(parse(["--log-rotate", "5", "--log-max-bytes", "2MiB", "train.py"], {}), {})

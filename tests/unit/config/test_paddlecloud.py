@@ -45,10 +45,10 @@ def test_a_number_of_trainers_is_no_list() -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ("--elastic_server", "h:1", "--job_id", "j"),
-        ("--local_nodes", "2"),
-        ("--run_mode", "ps", "--server_num", "1", "--worker_num", "2"),
-        ("--server_num", "1", "--worker_num", "2"),
+        ("--elastic-server", "h:1", "--job-id", "j"),
+        ("--local-nodes", "2"),
+        ("--run-mode", "ps", "--server-num", "1", "--worker-num", "2"),
+        ("--server-num", "1", "--worker-num", "2"),
         ("--servers", "10.0.0.1:6170", "--workers", "10.0.0.1:6171"),
     ],
 )
@@ -66,7 +66,7 @@ def test_ips_of_the_command_line_or_of_our_variable_go_before_them() -> None:
 
 
 def test_a_list_that_cannot_be_read_is_named_by_its_variable() -> None:
-    with pytest.raises(ConfigError, match=r"^PADDLE_TRAINERS: 10\.0\.0\.1 is there twice"):
+    with pytest.raises(ConfigError, match=r"^PADDLE_TRAINERS: 10\.0\.0\.1 appears twice"):
         parse(["t.py"], {**CLOUD, "PADDLE_TRAINERS": "10.0.0.1,10.0.0.1"})
 
 

@@ -58,12 +58,12 @@ def test_uuids_and_mig_ids_are_passed_on_as_they_were_written(four: dict[str, st
 def test_without_gpus_it_is_all_cards_and_they_are_not_handed_out(four: dict[str, str]) -> None:
     config = found(four)
     assert (config.slots, config.gpu_ids, config.shown_gpus) == (len(HERE), ("0", "1", "2", "3"), ())
-    assert found(four, "--one_card_per_worker").shown_gpus == ("0", "1", "2", "3")
+    assert found(four, "--isolate-gpus").shown_gpus == ("0", "1", "2", "3")
 
 
 def test_the_named_cards_must_be_visible(four: dict[str, str]) -> None:
     assert found({**four, "CUDA_VISIBLE_DEVICES": "3,2"}, "--gpus", "2,3").gpu_ids == ("2", "3")
-    with pytest.raises(ConfigError, match="card 1 is not in CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(ConfigError, match="GPU 1 is not in CUDA_VISIBLE_DEVICES"):
         found({**four, "CUDA_VISIBLE_DEVICES": "3,2"}, "--gpus", "2,1")
 
 
@@ -86,40 +86,40 @@ def test_without_a_driver_and_without_gpus_nothing_is_said(none: dict[str, str])
 def test_a_number_of_workers_that_fits_the_cards_may_be_given_too(
     four: dict[str, str], none: dict[str, str], word: str
 ) -> None:
-    assert found(four, "--gpus", "0,1", "--nproc_per_node", word).slots == 2
-    assert found(none, "--gpus", "0,1", "--nproc_per_node", word).slots == 2
+    assert found(four, "--gpus", "0,1", "--nproc-per-node", word).slots == 2
+    assert found(none, "--gpus", "0,1", "--nproc-per-node", word).slots == 2
 
 
 def test_another_number_of_workers_than_cards_is_a_contradiction() -> None:
-    text = refusal("--gpus", "0,1", "--nproc_per_node", "3")
+    text = refusal("--gpus", "0,1", "--nproc-per-node", "3")
     assert text == (
-        "--gpus names 2 cards, one worker for each, and --nproc_per_node says 3; leave out --nproc_per_node, or use 2"
+        "--gpus names 2 GPUs, one worker for each, and --nproc-per-node is 3; leave out --nproc-per-node, or use 2"
     )
-    assert "on each of 2 nodes; leave" in refusal("--gpus", "0,1", "--nproc_per_node", "2", "--local_nodes", "2")
+    assert "on each of 2 nodes; leave" in refusal("--gpus", "0,1", "--nproc-per-node", "2", "--local-nodes", "2")
 
 
-@pytest.mark.parametrize("flag", [("--gpus", "0"), ("--one_card_per_worker",)])
+@pytest.mark.parametrize("flag", [("--gpus", "0"), ("--isolate-gpus",)])
 def test_cards_and_cpu_workers_are_a_contradiction(flag: tuple[str, ...]) -> None:
-    assert refusal(*flag, "--nproc_per_node", "cpu").startswith(f"{flag[0]} and --nproc_per_node cpu contradict")
+    assert refusal(*flag, "--nproc-per-node", "cpu").startswith(f"{flag[0]} and --nproc-per-node cpu contradict")
 
 
 def test_local_nodes_share_the_named_cards_evenly_or_not_at_all(four: dict[str, str]) -> None:
-    assert found(four, "--gpus", "3,2,1,0", "--local_nodes", "2").slots == 2
-    assert "name 2 or 4, or use another --local_nodes" in refusal("--gpus", "0,1,2", "--local_nodes", "2")
-    assert "name 2, or use another --local_nodes" in refusal("--gpus", "0", "--local_nodes", "2")
+    assert found(four, "--gpus", "3,2,1,0", "--local-nodes", "2").slots == 2
+    assert "name 2 or 4, or use another --local-nodes" in refusal("--gpus", "0,1,2", "--local-nodes", "2")
+    assert "name 2, or use another --local-nodes" in refusal("--gpus", "0", "--local-nodes", "2")
 
 
 def test_one_card_for_each_worker_needs_as_many_cards(four: dict[str, str], none: dict[str, str]) -> None:
-    assert found(four, "--one_card_per_worker", "--nproc_per_node", "4").slots == 4
-    with pytest.raises(ConfigError, match="5 workers have 4 cards here"):
-        found(four, "--one_card_per_worker", "--nproc_per_node", "5")
-    with pytest.raises(ConfigError, match="6 workers have 4 cards here"):
-        found(four, "--one_card_per_worker", "--nproc_per_node", "3", "--local_nodes", "2")
-    assert found(none, "--one_card_per_worker", "--nproc_per_node", "5").slots == 5
+    assert found(four, "--isolate-gpus", "--nproc-per-node", "4").slots == 4
+    with pytest.raises(ConfigError, match="5 workers share 4 GPUs here"):
+        found(four, "--isolate-gpus", "--nproc-per-node", "5")
+    with pytest.raises(ConfigError, match="6 workers share 4 GPUs here"):
+        found(four, "--isolate-gpus", "--nproc-per-node", "3", "--local-nodes", "2")
+    assert found(none, "--isolate-gpus", "--nproc-per-node", "5").slots == 5
 
 
 def test_several_mig_devices_are_warned_of_unless_each_worker_sees_one(four: dict[str, str]) -> None:
     (warning,) = found(four, "--gpus", f"{MIG},{OTHER_MIG}").warnings
-    assert "add --one_card_per_worker" in warning
-    assert not found(four, "--gpus", f"{MIG},{OTHER_MIG}", "--one_card_per_worker").warnings
+    assert "add --isolate-gpus" in warning
+    assert not found(four, "--gpus", f"{MIG},{OTHER_MIG}", "--isolate-gpus").warnings
     assert not found(four, "--gpus", MIG).warnings

@@ -88,13 +88,13 @@ def test_with_other_settings_it_must_be_known_first_whether_anybody_lives() -> N
 
 def test_when_nobody_lives_the_node_writes_its_own_settings_and_says_what_changed() -> None:
     shelf = a_job()
-    decided = plan(shelf, me(np=read_np("2:8"), slots=8, settle_s=1.5, fatal_exit_codes=(7, 9)), False)
+    decided = plan(shelf, me(np=read_np("2:8"), slots=8, join_window_s=1.5, fatal_exit_codes=(7, 9)), False)
     assert decided.lines == (
-        "nobody is registered, so this node's settings are the job's: --np 1:4 becomes 2:8, "
-        "--nproc_per_node 2 becomes 8, --settle 3 becomes 1.5, --fatal_exit_codes none becomes 7,9",
+        "no node is registered, so the job takes this node's settings: --np 1:4 becomes 2:8, "
+        "--nproc-per-node 2 becomes 8, --join-window 3 becomes 1.5, --fatal-exit-codes none becomes 7,9",
     )
     spec = joined(shelf, decided)
-    assert (str(spec.np), spec.slots, spec.settle_s, spec.fatal_exit_codes) == ("2:8", 8, 1.5, (7, 9))
+    assert (str(spec.np), spec.slots, spec.join_window_s, spec.fatal_exit_codes) == ("2:8", 8, 1.5, (7, 9))
 
 
 def test_the_run_number_stays_when_the_settings_are_written_anew() -> None:
@@ -113,13 +113,13 @@ def test_the_settings_are_not_written_anew_when_somebody_registered_in_the_meant
 OTHERS: dict[str, Any] = {
     "np": read_np("9"),
     "slots": 3,
-    "settle_s": 9.0,
-    "grow_every_s": 9.0,
+    "join_window_s": 9.0,
+    "scale_up_interval_s": 9.0,
     "restarts_max": 9,
     "host_cooldown_s": 9.0,
     "lease_ttl_s": 9.0,
     "silence_timeout_s": 9.0,
-    "store_outage_limit_s": 9.0,
+    "etcd_outage_timeout_s": 9.0,
     "fatal_exit_codes": (9,),
     "mode": JobMode.PS,
     "ips": ("h", "i"),
@@ -148,7 +148,7 @@ def test_every_setting_has_its_flag() -> None:
 def test_with_another_np_the_node_is_told_so_in_one_line_and_follows_the_job() -> None:
     shelf = a_job("a")
     decided = plan(shelf, me(np=read_np("2")), True)
-    assert decided.lines == ("this node follows the job: --np is 1:4 there, 2 here",)
+    assert decided.lines == ("this node uses the job's settings: --np is 1:4 there, 2 here",)
     assert kept(shelf, decided)
 
 
@@ -156,14 +156,14 @@ def test_with_several_other_settings_the_one_line_names_them_all() -> None:
     shelf = a_job("a")
     decided = plan(shelf, me(np=read_np("2"), restarts_max=0, lease_ttl_s=2.5), True)
     assert decided.lines == (
-        "this node follows the job: --np is 1:4 there, 2 here, --max_restarts is 3 there, 0 here, "
-        "--lease_ttl is 5 there, 2.5 here",
+        "this node uses the job's settings: --np is 1:4 there, 2 here, --max-restarts is 3 there, 0 here, "
+        "--lease-ttl is 5 there, 2.5 here",
     )
 
 
 def test_a_setting_that_the_job_has_left_to_its_default_is_called_so() -> None:
-    decided = plan(a_job("a"), me(grow_every_s=9.0), True)
-    assert decided.lines == ("this node follows the job: --grow_every is the default there, 9 here",)
+    decided = plan(a_job("a"), me(scale_up_interval_s=9.0), True)
+    assert decided.lines == ("this node uses the job's settings: --scale-up-interval is the default there, 9 here",)
 
 
 def test_force_changes_np_and_nothing_else_of_a_living_job() -> None:
@@ -171,7 +171,7 @@ def test_force_changes_np_and_nothing_else_of_a_living_job() -> None:
     decided = plan(shelf, me(force=True, np=read_np("2:8"), restarts_max=0), True, fresh=True)
     assert decided.lines == (
         "--force: the job's --np 1:4 becomes 2:8",
-        "this node follows the job: --max_restarts is 3 there, 0 here",
+        "this node uses the job's settings: --max-restarts is 3 there, 0 here",
     )
     assert joined(shelf, decided) == msgspec.structs.replace(STORED, np=read_np("2:8"))
 
@@ -199,13 +199,13 @@ def test_a_node_with_another_number_of_cards_is_refused_with_both_numbers(force:
     decided = plan(a_job("a"), me(force=force, slots=8, np=read_np("2")), True)
     assert decided.transaction is None
     assert decided.refusal == (
-        "node d offers 8 cards, job j1 uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
+        "node d runs 8 workers, job j1 runs 2 on every node; use --nproc-per-node 2, or as many GPUs with --gpus"
     )
 
 
 def test_a_node_of_another_mode_is_told_so_and_not_that_its_cards_are_too_few() -> None:
     decided = plan(a_job("a"), me(slots=1, mode=JobMode.PS), True)
-    assert decided.refusal == "job j1 runs with --run_mode collective, this node has ps; use the same everywhere"
+    assert decided.refusal == "job j1 runs with --run-mode collective, this node has ps; use the same everywhere"
 
 
 def test_a_node_of_elastic_launch_is_told_that_the_job_is_torchruns_and_the_other_way_round() -> None:
@@ -217,7 +217,7 @@ def test_a_node_of_elastic_launch_is_told_that_the_job_is_torchruns_and_the_othe
 
 
 def test_one_card_is_one_card() -> None:
-    assert "node d offers 1 card, job j1 uses 2" in plan(a_job("a"), me(slots=1), True).refusal
+    assert "node d runs 1 worker, job j1 runs 2" in plan(a_job("a"), me(slots=1), True).refusal
 
 
 # --- versions -----------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_a_node_with_another_major_or_minor_version_is_refused_with_both_values(
     decided = plan(a_job_with_versions("a"), me(versions={**VERSIONS, name: here}), True)
     assert decided.transaction is None
     assert decided.refusal.startswith(f"{name} is {VERSIONS[name]} in job j1, {here} on this node; install the same ")
-    assert decided.refusal.endswith("on every node, or join all the same with --allow_mismatch")
+    assert decided.refusal.endswith("on every node, or join anyway with --allow-mismatch")
 
 
 def test_every_version_that_keeps_a_node_out_is_named_at_once() -> None:
@@ -255,7 +255,7 @@ def test_allow_mismatch_lets_a_node_in_with_one_warning_line() -> None:
     decided = plan(shelf, me(versions={**VERSIONS, "torch": "2.6.0"}, allow_mismatch=True), True)
     assert decided.lines == ()
     assert decided.warnings == (
-        "this node joins although torch is 2.13.0+cu128 in the job, 2.6.0 on this node (--allow_mismatch); "
+        "this node joins although torch is 2.13.0+cu128 in the job, 2.6.0 on this node (--allow-mismatch); "
         "install the same torch on every node",
     )
     assert kept(shelf, decided)
@@ -281,7 +281,7 @@ def test_another_patch_level_or_script_is_one_warning_line_with_both_values(name
 
 def test_other_versions_are_no_setting_that_a_node_follows() -> None:
     decided = plan(a_job_with_versions("a"), me(np=read_np("2"), versions={**VERSIONS, "script": "b"}), True)
-    assert decided.lines == ("this node follows the job: --np is 1:4 there, 2 here",)
+    assert decided.lines == ("this node uses the job's settings: --np is 1:4 there, 2 here",)
     assert len(decided.warnings) == 1
 
 
@@ -335,8 +335,8 @@ def test_a_node_of_a_running_job_is_not_sent_away_by_a_spec_of_another_schema_an
     decided = plan(shelf, me(), True)
     assert (decided.transaction, decided.refusal) == (None, "")
     assert decided.lines == (
-        f"job j1 has schema 99, and this agent has schema {SCHEMA}; this node was in the job, and waits until somebody "
-        f"has restored {KEYS.spec}",
+        f"job j1 has schema 99, and this agent has schema {SCHEMA}; this node was in the job, and waits until "
+        f"{KEYS.spec} is restored",
     )
 
 
@@ -362,7 +362,7 @@ def test_a_node_that_has_been_registered_waits_until_what_cannot_be_read_is_put_
     shelf.core.txn((), (Put(key, b"junk"),))
     decided = plan(shelf, me(), False)
     assert (decided.transaction, decided.refusal) == (None, "")
-    assert decided.lines == (f"{key} in etcd cannot be read; waiting until somebody has put it right",)
+    assert decided.lines == (f"{key} in etcd cannot be read; waiting until it is restored",)
 
 
 def test_another_damaged_document_does_not_keep_a_node_out() -> None:
@@ -397,7 +397,7 @@ def test_another_run_does_not_begin_before_it_is_known_that_nobody_lives(somebod
 def test_when_nobody_lives_another_run_begins_with_this_nodes_settings() -> None:
     shelf = ended()
     decided = plan(shelf, me(rerun=True, slots=8), False, again=True)
-    assert decided.lines == ("--rerun: run 2 of the job begins: --nproc_per_node 2 becomes 8",)
+    assert decided.lines == ("--rerun: run 2 of the job begins: --nproc-per-node 2 becomes 8",)
     spec = joined(shelf, decided)
     assert (spec.run, spec.slots) == (2, 8)
     assert shelf.view.verdict is None
@@ -450,7 +450,7 @@ def test_another_list_or_order_of_hosts_is_refused_with_both(ips: tuple[str, ...
 def test_a_list_is_refused_by_a_job_that_has_none() -> None:
     assert plan(a_job("a"), me(ips=("h", "i")), True).refusal == (
         f"this node has --ips h,i, and job {KEYS.job_id} was begun without --ips; leave it out here, or give another "
-        "--job_id"
+        "--job-id"
     )
 
 
@@ -463,5 +463,5 @@ def test_a_host_that_the_jobs_list_does_not_name_is_refused_with_the_list() -> N
 def test_a_node_without_a_list_whose_host_is_named_follows_the_job() -> None:
     shelf = a_job("a", spec=LISTED)
     decided = plan(shelf, me(), True)
-    assert decided.lines == ("this node follows the job: --ips is h,i there, none here",)
+    assert decided.lines == ("this node uses the job's settings: --ips is h,i there, none here",)
     assert kept(shelf, decided)

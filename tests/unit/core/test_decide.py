@@ -18,13 +18,13 @@ ACTS_MAX = 4
 """So many decisions in a row, at one moment, bring every job to rest."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(views(complete=True), memories, times)
 def test_decide_raises_nothing_on_any_documents(view: StoreView, memory: DecisionMemory, now: float) -> None:
     assert decide(view, memory, POLICY, now)[0].reason
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(job_views(complete=True), st.just(DecisionMemory()) | memories, st.integers(0, 300).map(float))
 def test_decide_raises_nothing_on_documents_that_contradict_each_other(
     view: StoreView, memory: DecisionMemory, now: float
@@ -38,7 +38,7 @@ STEPS = ("join", "join", "vanish", "drain", "proof", "ok", "failed", "failing", 
 step = st.tuples(st.sampled_from(STEPS), st.integers(0, 5))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(["1", "2", "3", "2:2", "1:3", "2:4", "1:5"]),
     st.sampled_from([1, 100]),
@@ -47,7 +47,7 @@ step = st.tuples(st.sampled_from(STEPS), st.integers(0, 5))
 def test_whatever_happens_order_gate_and_verdict_keep_their_rules(
     np: str, restarts_max: int, steps: list[tuple[str, int]]
 ) -> None:
-    story = Story(Job(np, restarts_max=restarts_max, settle_s=1.0, grow_every_s=5.0))
+    story = Story(Job(np, restarts_max=restarts_max, join_window_s=1.0, scale_up_interval_s=5.0))
     for name, number in steps:
         story.happens(name, number)
         story.act()

@@ -67,7 +67,7 @@ def test_the_documents_that_are_changed_below_are_good() -> None:
         (KEYS.cluster_spec, CLUSTER_SPEC, b'"slots":1', b'"slots":1,"rev":-1'),
         (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"lease_ttl_s":1e300'),
         (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"mode":"ps"'),
-        (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"mode":"ps","roles":null'),
+        (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"mode":"ps","layout":null'),
         (KEYS.spec, SPEC, b'"slots":1', b'"slots":1,"mode":["ps"]'),
         (KEYS.spec, SPEC, b'"first":1', b'"first":3'),
         (KEYS.member("a"), MEMBER, b'"h"', b'"a\\u0000b"'),

@@ -53,7 +53,7 @@ def world(kind: str = "ec2", slots: int = 1, *, scattered: bool = False, count: 
         g=7,
         run=1,
         leader=places[0].node,
-        why=ChangeReason.LOSS,
+        why=ChangeReason.NODE_LOST,
         reason=f"{places[1].node} was lost (its process is gone)",
         members=strip_unused_ports(places),
         slots=slots,
@@ -86,7 +86,7 @@ def test_a_short_document_is_json_that_people_can_read() -> None:
     )
     before = Predecessor(4, ("gpu-1-3f2a6q", "gone-1234"), ChangeReason.FIRST)
     generation = Generation(
-        g=5, run=1, leader="t", why=ChangeReason.LOSS, reason="r", members=places, slots=3, before=before
+        g=5, run=1, leader="t", why=ChangeReason.NODE_LOST, reason="r", members=places, slots=3, before=before
     )
     document = json.loads(write(generation))
     assert document["members"] == [

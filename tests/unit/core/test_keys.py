@@ -84,7 +84,7 @@ def within(ranges: Iterable[KeyRange], key: str) -> bool:
 
 def test_the_leader_follows_everything_of_its_job_but_the_history_for_people_and_advice() -> None:
     assert all(within(KEYS.everything, key) for key in all_keys(KEYS))
-    assert not any(within(KEYS.everything, key) for key in (KEYS.events + "2024", KEYS.course, KEYS.imports))
+    assert not any(within(KEYS.everything, key) for key in (KEYS.events + "2024", KEYS.curve, KEYS.imports))
 
 
 def test_the_others_follow_the_jobs_documents_and_their_own_key_only() -> None:
@@ -111,14 +111,14 @@ def test_outcomes_below_a_generation_are_those_of_every_older_one() -> None:
 # --- documents ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(keyed)
 def test_every_document_survives_being_written_and_read(document: tuple[str, Document]) -> None:
     key, value = document
     assert decode(KEYS, key, encode(value)) == value
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.sampled_from(all_keys(KEYS)), st.binary(max_size=200))
 def test_any_bytes_are_a_document_or_a_document_error(key: str, value: bytes) -> None:
     reads_or_names(key, value)
@@ -138,7 +138,7 @@ def spots(value: Any) -> list[tuple[Any, Any]]:
     return [(value, name) for name, _ in inner] + below
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(keyed.filter(lambda document: document[0] != KEYS.incarnation), st.data())
 def test_a_valid_document_with_something_changed_is_a_document_or_a_document_error(
     document: tuple[str, Document], data: st.DataObject
@@ -162,7 +162,7 @@ def test_a_valid_document_with_something_changed_is_a_document_or_a_document_err
     reads_or_names(key, json.dumps(tree).encode())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(keyed, st.data())
 def test_a_valid_document_cut_short_or_with_wrong_bytes_is_a_document_or_a_document_error(
     document: tuple[str, Document], data: st.DataObject
@@ -197,12 +197,12 @@ def reads_or_names(key: str, value: bytes) -> None:
         (KEYS.spec, b'{"slots":1}', "missing required field `np`"),
         (KEYS.spec, b'{"np":{"low":0,"high":1,"first":1},"slots":1}', "Expected `int` >= 1 - at `$.np.low`"),
         (KEYS.spec, b'{"np":{"low":1,"high":1,"first":1},"slots":1e9}', "at `$.slots`"),
-        (KEYS.spec, b'{"np":{"low":1,"high":1,"first":1},"slots":1,"settle_s":-1}', "at `$.settle_s`"),
-        (KEYS.spec, b'{"np":{"low":1,"high":1,"first":1},"slots":1,"settle_s":1e999}', "at `$.settle_s`"),
-        (KEYS.spec, b'{"np":{"low":1,"high":1,"first":1},"slots":1,"settle_s":NaN}', "invalid"),
+        (KEYS.spec, b'{"np":{"low":1,"high":1,"first":1},"slots":1,"join_window_s":-1}', "at `$.join_window_s`"),
+        (KEYS.spec, b'{"np":{"low":1,"high":1,"first":1},"slots":1,"join_window_s":1e999}', "at `$.join_window_s`"),
+        (KEYS.spec, b'{"np":{"low":1,"high":1,"first":1},"slots":1,"join_window_s":NaN}', "invalid"),
         (KEYS.spec, b'{"np":{"low":1,"high":1,"first":1},"slots":1} x', "trailing"),
         (KEYS.incarnation, b"\xff", "invalid"),
-        (KEYS.incarnation, b'"\xff"', "codec can't decode"),
+        (KEYS.incarnation, b'"\xff"', "UTF-8"),
         (KEYS.incarnation, b"7", "Expected `str`, got `int`"),
         (KEYS.member("a"), b'{"host":"h","slots":1,"masters":[],"ports":[1]}', "length >= 1"),
         (KEYS.member("a"), b'{"host":"h","slots":1,"masters":[1],"ports":[70000]}', "<= 65535"),
@@ -220,11 +220,11 @@ def test_a_document_that_does_not_fit_is_named_with_what_is_wrong(key: str, valu
     with pytest.raises(DocumentError) as raised:
         decode(KEYS, key, value)
     assert str(raised.value).startswith(f"{key}: ")
-    assert wrong in str(raised.value)
+    assert wrong.lower() in str(raised.value).lower()  # Releases of msgspec write it differently.
 
 
 def test_a_document_larger_than_any_store_takes_is_not_read_at_all() -> None:
-    with pytest.raises(DocumentError, match="1400001 bytes are more than a document may have"):
+    with pytest.raises(DocumentError, match="1400001 bytes are more than the limit of 1400000"):
         decode(KEYS, KEYS.incarnation, b'"' + b"x" * (DOCUMENT_BYTES_MAX - 1) + b'"')
     assert len(decode(KEYS, KEYS.incarnation, b'"' + b"x" * (DOCUMENT_BYTES_MAX - 2) + b'"')) == DOCUMENT_BYTES_MAX - 2
 
@@ -382,7 +382,7 @@ def test_a_document_that_was_only_refreshed_by_its_owner_has_its_new_revision() 
         assert view.spec.mod_revision == revision
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from([*all_keys(KEYS), KEYS.outcomes + "x", KEYS.root + "stray", KEYS.members]),

@@ -33,13 +33,13 @@ def test_n_awaits_n_and_then_runs_anything_a_range_awaits_min_and_n_n_runs_n_onl
 def test_a_spec_has_the_defaults_of_the_design() -> None:
     spec = JobSpec(np=read_np("2"), slots=1)
     assert (spec.run, spec.schema) == (1, SCHEMA)
-    assert (spec.settle_s, spec.grow_every_s, spec.restarts_max) == (3.0, None, 3)
-    assert (spec.lease_ttl_s, spec.store_outage_limit_s, spec.fatal_exit_codes) == (5.0, 120.0, ())
+    assert (spec.join_window_s, spec.scale_up_interval_s, spec.restarts_max) == (3.0, None, 3)
+    assert (spec.lease_ttl_s, spec.etcd_outage_timeout_s, spec.fatal_exit_codes) == (5.0, 120.0, ())
     assert spec.silence_timeout_s == 1.0
 
 
 def test_a_budget_begins_unused_and_without_any_step() -> None:
-    assert (Budget().charged, Budget().fruitless, Budget().machine_faults, Budget().step) == (0, 0, 0, -1)
+    assert (Budget().charged, Budget().consecutive_failures, Budget().machine_faults, Budget().step) == (0, 0, 0, -1)
 
 
 def test_the_m_id_of_a_node_is_its_place_in_the_generation_and_the_world_has_m_times_n_workers() -> None:

@@ -92,7 +92,7 @@ def split(
     job: Job, first: str, *, now: float = 1.0, unreached_by: Mapping[str, Sequence[str]] = {}, **unreached: str
 ) -> FormGeneration:
     """The workers of `first` were given up; each node of the newest world says whom it did not reach."""
-    exits = (worker_exit(code=-15, failure=FailureClass.SPLIT, why=SPLIT),)
+    exits = (worker_exit(code=-15, failure=FailureClass.PARTITION, why=SPLIT),)
     for place in job.generation.members:
         how = {"unreached": tuple({**unreached_by, **unreached}.get(place.node, ""))}
         if place.node == first:
@@ -103,7 +103,7 @@ def split(
 
 
 def running(np: str = "1:4", nodes: str = "a b c d", **spec: Any) -> Job:
-    job = Job(np, settle_s=0.0, grow_every_s=0.0, **spec)
+    job = Job(np, join_window_s=0.0, scale_up_interval_s=0.0, **spec)
     job.join(nodes, link=9000)
     job.hear(nodes)
     job.form(0.0, Reason.FORMED)
@@ -115,10 +115,14 @@ def test_the_next_world_starts_without_the_machine_and_says_who_does_not_reach_i
     assert split(job, "a", a="d", b="d", d="abc").reason == f"{SPLIT}: host-a does not reach host-d"
     form = job.form(2.0, Reason.QUARANTINED)
     assert nodes_of(form) == ["a", "b", "c"]
-    assert form.reason == "host-d is kept out for 60 s: host-a, host-b and host-c do not reach it"
+    assert form.reason == "host-d is quarantined for 60 s: host-a, host-b and host-c do not reach it"
     opened = job.open(2.0)
-    assert opened.go.note == "not charged: host-d is kept out"
-    assert (opened.go.budget.charged, opened.go.budget.fruitless, opened.go.budget.machine_faults) == (0, 0, 0)
+    assert opened.go.note == "does not count against --max-restarts: host-d is quarantined"
+    assert (opened.go.budget.charged, opened.go.budget.consecutive_failures, opened.go.budget.machine_faults) == (
+        0,
+        0,
+        0,
+    )
 
 
 def test_the_proposer_leaves_itself_out_if_it_is_the_one_that_is_cut_off() -> None:
@@ -131,7 +135,7 @@ def test_below_the_minimum_all_start_again_and_nothing_is_charged() -> None:
     job = running(np="4:4")
     split(job, "a", a="d")
     opened = job.open(2.0)
-    assert (opened.go.budget, opened.go.note) == (Budget(), f"not charged: {SPLIT}")
+    assert (opened.go.budget, opened.go.note) == (Budget(), f"does not count against --max-restarts: {SPLIT}")
 
 
 def test_without_a_cooldown_nobody_is_kept_out() -> None:
@@ -161,7 +165,10 @@ def test_a_node_that_was_lost_is_apart_from_nobody() -> None:
     job.vanish("d")
     job.hear("a b c")
     job.ended(
-        "a", OutcomeKind.FAILED, exits=(worker_exit(code=-15, failure=FailureClass.SPLIT, why=SPLIT),), unreached=("d",)
+        "a",
+        OutcomeKind.FAILED,
+        exits=(worker_exit(code=-15, failure=FailureClass.PARTITION, why=SPLIT),),
+        unreached=("d",),
     )
     job.stopped("b c")
     assert nodes_of(job.form(1.0, Reason.LOST)) == ["a", "b", "c"]
@@ -175,16 +182,16 @@ def test_a_rack_is_left_out_at_once_and_counted_and_nobody_of_it_is_a_newcomer_a
     split(job, "n0", unreached_by=far(names, rack))
     form = job.form(2.0, Reason.QUARANTINED)
     assert nodes_of(form) == names[:-60]
-    assert form.reason.endswith("; 56 more are kept out")
+    assert form.reason.endswith("; 56 more are quarantined")
     assert len(form.reason) < 500
-    assert job.open(2.0).go.note == "not charged: 60 hosts are kept out"
+    assert job.open(2.0).go.note == "does not count against --max-restarts: 60 hosts are quarantined"
     job.decide(2.0)
     job.hear(" ".join(names[:-60]))
     job.failed("n1")
     job.stopped(" ".join(node for node in nodes_of(form) if node != "n1"))
     job.form(3.0, Reason.FAILED)
     job.open(4.0)
-    assert job.wait(70.0, Reason.TRAINING).reason.endswith("; 56 more are kept out")
+    assert job.wait(70.0, Reason.TRAINING).reason.endswith("; 56 more are quarantined")
 
 
 # --- the way back -------------------------------------------------------------------------------------------------
@@ -196,10 +203,10 @@ def test_when_its_time_is_over_it_is_back_once_the_proposer_reaches_it() -> None
     job.form(2.0, Reason.QUARANTINED)
     job.open(2.0)
     job.hear("a b c")
-    assert job.wait(10.0, Reason.TRAINING).reason.endswith("; host-d is kept out for 52 s more")
-    assert job.wait(100.0, Reason.TRAINING).reason.endswith("; host-d is kept out until it can be reached")
+    assert job.wait(10.0, Reason.TRAINING).reason.endswith("; host-d is quarantined for 52 s more")
+    assert job.wait(100.0, Reason.TRAINING).reason.endswith("; host-d is quarantined until it can be reached")
     job.hear("a b c d")
-    assert nodes_of(job.form(101.0, Reason.GROWN)) == ["a", "b", "c", "d"]
+    assert nodes_of(job.form(101.0, Reason.SCALED_UP)) == ["a", "b", "c", "d"]
 
 
 def test_it_is_taken_at_once_where_the_job_cannot_run_without_it() -> None:
@@ -221,7 +228,7 @@ def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
         job.open(now)
         assert [one.left_s for one in job.view.budget.hosts] == [left_s]
         job.decide(now)
-        assert nodes_of(job.form(now + left_s, Reason.GROWN))[-1] == "d"
+        assert nodes_of(job.form(now + left_s, Reason.SCALED_UP))[-1] == "d"
         job.stopped("a b c", step=int(now))
         job.open(now + left_s)
 
@@ -229,7 +236,7 @@ def test_a_second_time_it_is_kept_out_for_twice_as_long() -> None:
 def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_time() -> None:
     job = running()
     for now, left_s in ((10.0, 60.0), (100.0, 120.0)):
-        exits = (worker_exit(code=-15, failure=FailureClass.SPLIT, why=SPLIT),)
+        exits = (worker_exit(code=-15, failure=FailureClass.PARTITION, why=SPLIT),)
         job.ended("a", OutcomeKind.FAILED, exits=exits, unreached=("d",), ran_s=2 * PROGRESS_RUN_S)
         job.stopped("b c d", ran_s=2 * PROGRESS_RUN_S)
         job.form(now, Reason.FAILED)
@@ -237,7 +244,7 @@ def test_to_wait_for_long_is_no_progress_so_that_it_is_kept_out_for_longer_each_
         job.open(now)
         assert [one.left_s for one in job.view.budget.hosts] == [left_s]
         job.decide(now)
-        job.form(now + left_s, Reason.GROWN)
+        job.form(now + left_s, Reason.SCALED_UP)
         job.stopped("a b c")
         job.open(now + left_s)
 
@@ -259,7 +266,7 @@ def test_who_took_part_in_progress_is_like_any_other_again() -> None:
     job.form(2.0, Reason.QUARANTINED)
     job.open(2.0)
     job.decide(2.0)
-    job.form(100.0, Reason.GROWN)
+    job.form(100.0, Reason.SCALED_UP)
     job.stopped("a b c", step=5)
     job.open(100.0)
     job.drain("b")
@@ -300,15 +307,15 @@ def waiting(np: str = "1:3", nodes: str = "a b c", **spec: Any) -> Bench:
     return bench
 
 
-EXIT = WorkerExit(rank=1, code=-15, words="it waited", failure=FailureClass.SPLIT, why=SPLIT)
+EXIT = WorkerExit(rank=1, code=-15, words="it waited", failure=FailureClass.PARTITION, why=SPLIT)
 
 
 def test_an_agent_says_whom_it_does_not_reach_and_its_outcome_does_too() -> None:
     bench = waiting()
     bench.tell(PeersUnreachable(1, ("c",)))
     assert bench.lines[-1] == (
-        "workers wait, and c cannot be reached from here; if that lasts, the job goes on without the machine that is "
-        "cut off"
+        "workers are stalled, and c cannot be reached from this node; if this lasts, the job continues without the "
+        "host that is cut off"
     )
     assert bench.stops == []
     bench.world(2, "a b c", why=ChangeReason.FAILURE, before=Predecessor(1, ("a", "b", "c"), ChangeReason.FAILURE))
@@ -328,7 +335,7 @@ def test_workers_that_have_waited_for_too_long_count_as_failed() -> None:
 def test_a_way_that_is_open_again_is_said_and_forgotten() -> None:
     bench = waiting()
     bench.tell(PeersUnreachable(1, ("c",)), PeersUnreachable(1, ()))
-    assert bench.lines[-1] == "the workers go on, or every node of this world can be reached from here again"
+    assert bench.lines[-1] == "the workers continue, or this node can reach every node of its generation again"
     assert bench.facts.workers.unreached == ()
 
 
@@ -336,9 +343,9 @@ def test_where_the_job_needs_them_workers_wait_on_and_it_is_said_once() -> None:
     bench = waiting("3:3")
     bench.tell(PeersUnreachable(1, ("c",)), PeersUnreachable(1, ("c",), (EXIT,)), PeersUnreachable(1, ("c",), (EXIT,)))
     assert bench.stops == []
-    words = "at least 3 nodes must run (--np), so that the workers wait until the way is open, or a spare is there"
+    words = "at least 3 nodes must run (--np), so the workers wait until it can be reached, or a spare joins"
     assert [line for line in bench.lines if "reached" in line] == [
-        f"workers wait, and c cannot be reached from here; {words}"
+        f"workers are stalled, and c cannot be reached from this node; {words}"
     ]
 
 
@@ -356,7 +363,7 @@ def test_the_proposer_knows_of_a_spare_that_can_take_the_place() -> None:
     bench = proposing("3:3", "b c d")
     assert bench.starts == [1]
     bench.tell(PeersUnreachable(1, ("c",)))
-    assert bench.lines[-1].endswith("if that lasts, the job goes on without the machine that is cut off")
+    assert bench.lines[-1].endswith("if this lasts, the job continues without the host that is cut off")
     bench.tell(PeersUnreachable(1, ("c",), (EXIT,)))
     assert bench.outcomes[1].unreached == ("c",)
     assert bench.outcomes[1].ended is OutcomeKind.FAILED
@@ -387,12 +394,12 @@ def test_without_a_cooldown_workers_wait_on() -> None:
     bench = waiting(host_cooldown_s=0.0)
     bench.tell(PeersUnreachable(1, ("c",), (EXIT,)))
     assert bench.stops == []
-    assert "no host is kept out (--host_cooldown 0)" in bench.lines[-1]
+    assert "no host is quarantined (--host-cooldown 0)" in bench.lines[-1]
 
 
 def test_workers_that_are_to_save_together_are_not_waited_for_either() -> None:
     bench = waiting()
-    bench.world(2, "a b c d", why=ChangeReason.GROWTH, before=Predecessor(1, ("a", "b", "c"), ChangeReason.GROWTH))
+    bench.world(2, "a b c d", why=ChangeReason.SCALE_UP, before=Predecessor(1, ("a", "b", "c"), ChangeReason.SCALE_UP))
     bench.tell(PeersUnreachable(1, ("c",), (EXIT,)))
     assert [stop.planned for stop in bench.every(StopWorkers)] == [True, False]
     assert bench.outcomes[1].ended is OutcomeKind.FAILED
@@ -410,8 +417,8 @@ def left_out(np: str, *, left_s: float) -> Bench:
 
 
 def test_a_node_that_is_left_out_is_told_until_when_and_that_the_way_must_be_open() -> None:
-    assert left_out("1:3", left_s=60.0).lines[-1].endswith(" UTC: a does not reach it; it comes back by itself")
-    told = "kept out until it can be reached: a does not reach it; it comes back by itself"
+    assert left_out("1:3", left_s=60.0).lines[-1].endswith(" UTC: a does not reach it; it rejoins automatically")
+    told = "quarantined until it can be reached: a does not reach it; it rejoins automatically"
     assert left_out("1:3", left_s=0.0).lines[-1] == told
     assert left_out("1:2", left_s=0.0).lines[-1].startswith("spare: "), "there is no room for it in any case"
 

@@ -25,7 +25,7 @@ class Story(Job):
     """A job of `nodes` whose failures are acted on at once."""
 
     def __init__(self, nodes: str = "a b c", np: str = "1:3", **spec: Any) -> None:
-        super().__init__(np, settle_s=0.0, **spec)
+        super().__init__(np, join_window_s=0.0, **spec)
         self.now = 0.0
         self.run(nodes)
 
@@ -91,7 +91,7 @@ def test_a_host_whose_workers_alone_fail_twice_in_a_row_without_progress_is_kept
     form = kept_out(Story())
     assert nodes_of(form) == ["a", "c"]
     assert form.generation.why is ChangeReason.QUARANTINED
-    assert form.reason == "host-b is kept out for 60 s: its workers failed 2 times in a row (exit code 1)"
+    assert form.reason == "host-b is quarantined for 60 s: its workers failed 2 times in a row (exit code 1)"
 
 
 def test_a_spare_takes_its_place() -> None:
@@ -140,11 +140,11 @@ def test_a_node_that_was_started_again_is_still_on_its_host() -> None:
     kept_out(job)
     job.vanish("b")
     job.join("again", host="host-b")
-    assert job.wait(job.now + 10, Reason.TRAINING).reason.endswith("1 spare; host-b is kept out for 50 s more")
+    assert job.wait(job.now + 10, Reason.TRAINING).reason.endswith("1 spare; host-b is quarantined for 50 s more")
 
 
 def test_every_node_of_a_machine_is_left_out_with_it() -> None:
-    job = Job("1:4", settle_s=0.0)
+    job = Job("1:4", join_window_s=0.0)
     job.join("a c")
     job.join("b1 b2", host="machine")
     job.form(0, Reason.FORMED)
@@ -231,10 +231,10 @@ def test_after_its_cooldown_it_is_a_newcomer() -> None:
     kept_out(job)
     wait = job.wait(job.now, Reason.TRAINING)
     assert wait.until == job.now + COOLDOWN_S
-    assert wait.reason == "training with 2 nodes, 1 spare; host-b is kept out for 60 s more"
-    assert wait.reason_at(wait.ends[0] - 9.0) == "training with 2 nodes, 1 spare; host-b is kept out for 9 s more"
+    assert wait.reason == "training with 2 nodes, 1 spare; host-b is quarantined for 60 s more"
+    assert wait.reason_at(wait.ends[0] - 9.0) == "training with 2 nodes, 1 spare; host-b is quarantined for 9 s more"
     assert wait.until is not None
-    form = job.form(wait.until, Reason.GROWN)
+    form = job.form(wait.until, Reason.SCALED_UP)
     assert nodes_of(form) == ["a", "c", "b"]
     assert form.reason == "b joins"
 
@@ -243,13 +243,13 @@ def come_back(job: Story) -> None:
     """The cooldown of host-b ends, and it is taken in again; the job made progress meanwhile, without b."""
     until = max(job.memory.quarantine_deadlines.values())
     job.now = max(until, job.now + 100)
-    job.form(job.now, Reason.GROWN)
+    job.form(job.now, Reason.SCALED_UP)
     job.stopped("a c", step=int(job.now))
     job.open(job.now)
 
 
 def test_each_further_time_one_failure_is_enough_and_it_lasts_twice_as_long() -> None:
-    job = Story(grow_every_s=0.0)
+    job = Story(scale_up_interval_s=0.0)
     kept_out(job)
     lengths = []
     for _ in range(6):
@@ -259,7 +259,7 @@ def test_each_further_time_one_failure_is_enough_and_it_lasts_twice_as_long() ->
         lengths.append(job.left_s("host-b"))
     assert lengths == [120, 240, 480, 960, QUARANTINE_MAX_S, QUARANTINE_MAX_S]
     assert isinstance(form, FormGeneration)
-    assert form.reason == "host-b is kept out for 30 min: its workers failed again (exit code 1)"
+    assert form.reason == "host-b is quarantined for 30 min: its workers failed again (exit code 1)"
     assert job.charged == 3, "a broken host never takes the last restart: the job goes on without it"
 
 
@@ -288,7 +288,7 @@ def test_a_host_that_others_do_not_reach_stays_quarantined_whoever_fails_meanwhi
 
 
 def test_a_host_that_took_part_in_progress_is_like_any_other_again() -> None:
-    job = Story(grow_every_s=0.0)
+    job = Story(scale_up_interval_s=0.0)
     kept_out(job)
     come_back(job)
     job.vanish("a")
@@ -348,7 +348,7 @@ def test_a_failure_for_which_a_host_is_kept_out_is_charged_once_like_any_other()
     job.fail("b")
     assert job.charged == 2
     assert job.view.go is not None
-    assert job.view.go.value.note == "host-b is kept out; 2 of 3 restarts used"
+    assert job.view.go.value.note == "host-b is quarantined; 2 of 3 restarts used"
     assert job.view.go.value.cause is not None
     assert job.view.go.value.cause.host == "host-b"
 
@@ -401,7 +401,7 @@ def test_a_host_that_the_job_cannot_do_without_after_all_is_taken_back_and_charg
     story.vanish("b")
     assert nodes_of(story.form(story.now, Reason.GATE_LEFT)) == ["a", "c"]
     opened = story.open(story.now)
-    assert opened.go.note == "host-c was kept out; 2 of 3 restarts used"
+    assert opened.go.note == "host-c was quarantined; 2 of 3 restarts used"
     assert (opened.go.budget.charged, opened.go.budget.hosts[0].left_s) == (2, 0.0)
 
 
@@ -410,7 +410,7 @@ def test_a_host_that_is_kept_out_costs_no_more_restarts_than_the_job_has() -> No
     story.fail("c")
     story.fail_and_leave_out("c")
     opened = story.open(story.now)
-    assert (opened.go.note, opened.go.budget.charged) == ("host-c is kept out; 1 of 1 restarts used", 1)
+    assert (opened.go.note, opened.go.budget.charged) == ("host-c is quarantined; 1 of 1 restarts used", 1)
 
 
 def test_a_cooldown_that_ends_at_the_gate_does_not_charge_the_failure_again() -> None:
@@ -420,4 +420,4 @@ def test_a_cooldown_that_ends_at_the_gate_does_not_charge_the_failure_again() ->
     story.decide(story.now)
     story.vanish("b")
     story.form(story.now + COOLDOWN_S + 1, Reason.GATE_LEFT)
-    assert story.open(story.now + COOLDOWN_S + 2).go.note == "host-c was kept out; 2 of 3 restarts used"
+    assert story.open(story.now + COOLDOWN_S + 2).go.note == "host-c was quarantined; 2 of 3 restarts used"

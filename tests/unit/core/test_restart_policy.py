@@ -84,7 +84,7 @@ def test_a_failure_alone_costs_what_the_table_of_the_classes_says_and_its_rules_
 
 def test_a_failure_is_charged_and_told() -> None:
     result = judged(stopped(), failed(worker_exit(2)))
-    assert result.budget == Budget(charged=1, fruitless=1)
+    assert result.budget == Budget(charged=1, consecutive_failures=1)
     assert (result.note, result.pause_s, result.fatal) == ("restart 1 of 3", 0.0, "")
 
 
@@ -95,7 +95,7 @@ def test_failures_of_several_nodes_in_one_generation_are_one_restart() -> None:
 def test_the_budget_is_exhausted_by_one_failure_more_than_max_restarts() -> None:
     assert judged(failed(worker_exit()), budget=Budget(charged=2)).note == "restart 3 of 3"
     result = judged(failed(worker_exit()), budget=Budget(charged=3))
-    assert result.fatal == "no restart is left (--max_restarts 3)"
+    assert result.fatal == "no restart is left (--max-restarts 3)"
     assert result.cause is not None
 
 
@@ -104,9 +104,9 @@ def test_a_worker_that_sees_no_hope_in_a_restart_fails_the_job_at_once_also_besi
     for result in (
         judged(stopped(), unrecoverable),
         judged(unrecoverable, None),
-        judged(unrecoverable, why=ChangeReason.GROWTH),
+        judged(unrecoverable, why=ChangeReason.SCALE_UP),
     ):
-        assert result.fatal == "no restart would fix this: there is no step 11"
+        assert result.fatal == "permanent error: there is no step 11"
         assert result.cause is not None
 
 
@@ -133,23 +133,23 @@ def test_a_script_that_started_somewhere_or_long_ago_is_restarted() -> None:
 
 def test_progress_does_not_make_a_failure_free() -> None:
     result = judged(failed(worker_exit(), step=90), budget=Budget(charged=3, step=10))
-    assert result.fatal == "no restart is left (--max_restarts 3)"
+    assert result.fatal == "no restart is left (--max-restarts 3)"
 
 
 # --- what is free -------------------------------------------------------------------------------------------------
 
 
 def test_a_loss_alone_costs_nothing_and_has_no_cause() -> None:
-    result = judged(stopped(), None, budget=Budget(charged=3), why=ChangeReason.LOSS)
+    result = judged(stopped(), None, budget=Budget(charged=3), why=ChangeReason.NODE_LOST)
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
 
 
 def test_a_failure_that_was_the_echo_of_a_loss_is_free_and_not_the_cause() -> None:
     result = judged(
-        failed(worker_exit(failure=FailureClass.SECONDARY)), None, budget=Budget(charged=3), why=ChangeReason.LOSS
+        failed(worker_exit(failure=FailureClass.SECONDARY)), None, budget=Budget(charged=3), why=ChangeReason.NODE_LOST
     )
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
-    assert result.note == "not charged: b was lost"
+    assert result.note == "does not count against --max-restarts: b was lost"
 
 
 def test_a_failure_beside_a_loss_is_free_but_shown() -> None:
@@ -165,7 +165,7 @@ def test_a_failure_that_was_the_echo_of_a_forced_stop_is_free(why: ChangeReason)
         failed(worker_exit(failure=FailureClass.SECONDARY)), stopped(forced=True), budget=Budget(charged=3), why=why
     )
     assert (result.budget.charged, result.fatal) == (3, "")
-    assert result.note == "not charged: b had to stop its workers"
+    assert result.note == "does not count against --max-restarts: b had to stop its workers"
 
 
 def test_a_failure_of_its_own_beside_a_forced_stop_is_charged() -> None:
@@ -176,13 +176,15 @@ def test_a_failure_of_its_own_beside_a_forced_stop_is_charged() -> None:
 def test_a_broken_peer_while_workers_were_being_stopped_for_another_reason_is_free(why: ChangeReason) -> None:
     result = judged(failed(worker_exit(failure=FailureClass.SECONDARY)), stopped(), budget=Budget(charged=3), why=why)
     assert (result.budget.charged, result.cause, result.fatal) == (3, None, "")
-    assert result.note == "not charged: the workers were being stopped"
+    assert result.note == "does not count against --max-restarts: the workers were being stopped"
 
 
-@pytest.mark.parametrize("why", [ChangeReason.DRAIN, ChangeReason.GROWTH, ChangeReason.SHRINK, ChangeReason.STOPPED])
+@pytest.mark.parametrize(
+    "why", [ChangeReason.DRAIN, ChangeReason.SCALE_UP, ChangeReason.SCALE_DOWN, ChangeReason.STOPPED]
+)
 def test_a_planned_change_without_a_failure_costs_nothing(why: ChangeReason) -> None:
-    result = judged(stopped(step=5), stopped(step=6), budget=Budget(charged=3, fruitless=2, step=5), why=why)
-    assert result == Judgement(Budget(charged=3, fruitless=0, step=6))
+    result = judged(stopped(step=5), stopped(step=6), budget=Budget(charged=3, consecutive_failures=2, step=5), why=why)
+    assert result == Judgement(Budget(charged=3, consecutive_failures=0, step=6))
 
 
 def test_a_world_in_which_everybody_blames_a_peer_is_charged_when_nobody_was_lost() -> None:
@@ -205,16 +207,18 @@ def test_everybody_ok_but_not_completed_costs_nothing() -> None:
 @pytest.mark.parametrize("code", [42, -6])
 def test_a_fatal_exit_code_fails_the_job_although_restarts_are_left(code: int) -> None:
     result = judged(failed(worker_exit(3, code)))
-    assert result.fatal == f"exit code {code} of rank 3 is one of --fatal_exit_codes"
+    assert result.fatal == f"exit code {code} of rank 3 is one of --fatal-exit-codes"
     assert result.cause is not None
 
 
 def test_a_fatal_exit_code_fails_the_job_although_a_member_was_lost() -> None:
-    assert judged(failed(worker_exit(1, 42)), None, why=ChangeReason.LOSS).fatal
+    assert judged(failed(worker_exit(1, 42)), None, why=ChangeReason.NODE_LOST).fatal
 
 
 def test_a_fatal_exit_code_of_a_worker_that_only_lost_its_peer_is_not_fatal() -> None:
-    assert not judged(failed(worker_exit(1, 42, failure=FailureClass.SECONDARY)), None, why=ChangeReason.LOSS).fatal
+    assert not judged(
+        failed(worker_exit(1, 42, failure=FailureClass.SECONDARY)), None, why=ChangeReason.NODE_LOST
+    ).fatal
 
 
 def test_101_asks_for_a_restart_that_is_free_after_progress() -> None:
@@ -222,7 +226,7 @@ def test_101_asks_for_a_restart_that_is_free_after_progress() -> None:
         failed(worker_exit(0, 101, failure=FailureClass.RESTART_REQUESTED), step=11), budget=Budget(charged=3, step=10)
     )
     assert result.budget == Budget(charged=3, step=11)
-    assert result.note == "not charged: the script asked for it after progress"
+    assert result.note == "does not count against --max-restarts: the script asked for it after progress"
     assert (result.fatal, result.pause_s) == ("", 0.0)
 
 
@@ -251,7 +255,10 @@ def test_an_address_in_use_is_free_at_most_3_times_in_a_row_without_progress() -
         result = judged(failed(worker_exit(failure=FailureClass.MACHINE, why="address in use")), budget=budget)
         budget = result.budget
         notes.append(result.note)
-    assert notes == [*(f"not charged: address in use, {count} of 3" for count in (1, 2, 3)), "restart 1 of 3"]
+    assert notes == [
+        *(f"does not count against --max-restarts: address in use, {count} of 3" for count in (1, 2, 3)),
+        "restart 1 of 3",
+    ]
 
 
 def test_a_program_that_no_host_can_start_fails_the_job_at_once() -> None:
@@ -259,12 +266,20 @@ def test_a_program_that_no_host_can_start_fails_the_job_at_once() -> None:
     cannot = failed(
         worker_exit(failure=FailureClass.CANNOT_START, why="cannot start ./train: No such file or directory")
     )
-    fatal = "no restart would fix this: cannot start ./train: No such file or directory"
+    fatal = "permanent error: cannot start ./train: No such file or directory"
     assert (judged(cannot).fatal, judged(cannot, cannot).fatal) == (fatal, fatal)
-    assert judged(cannot, stopped()).note == ("not charged: cannot start ./train: No such file or directory, 1 of 3")
-    assert (judged(cannot, None).fatal, judged(cannot, None).note) == ("", "not charged: b was lost")
+    assert judged(cannot, stopped()).note == (
+        "does not count against --max-restarts: cannot start ./train: No such file or directory, 1 of 3"
+    )
+    assert (judged(cannot, None).fatal, judged(cannot, None).note) == (
+        "",
+        "does not count against --max-restarts: b was lost",
+    )
     could_not = failed(worker_exit(failure=FailureClass.MACHINE, why="could not start ./train: Text file busy"))
-    assert judged(could_not).note == "not charged: could not start ./train: Text file busy, 1 of 3"
+    assert (
+        judged(could_not).note
+        == "does not count against --max-restarts: could not start ./train: Text file busy, 1 of 3"
+    )
 
 
 def test_progress_lets_the_machine_fail_again_for_free() -> None:
@@ -293,19 +308,19 @@ def test_the_pause_doubles_with_each_failure_without_progress_up_to_a_minute() -
 
 
 def test_ten_failures_in_a_row_without_progress_end_the_job_whatever_the_budget() -> None:
-    result = judged(failed(worker_exit()), budget=Budget(charged=-100, fruitless=CRASH_LOOP_MAX - 1))
+    result = judged(failed(worker_exit()), budget=Budget(charged=-100, consecutive_failures=CRASH_LOOP_MAX - 1))
     assert result.fatal == "crash loop: 10 failures in a row without progress"
     assert result.cause is not None
 
 
 def test_progress_ends_a_crash_loop() -> None:
-    result = judged(failed(worker_exit(), step=11), budget=Budget(charged=-100, fruitless=9, step=10))
-    assert (result.budget.fruitless, result.pause_s, result.fatal) == (0, 0.0, "")
+    result = judged(failed(worker_exit(), step=11), budget=Budget(charged=-100, consecutive_failures=9, step=10))
+    assert (result.budget.consecutive_failures, result.pause_s, result.fatal) == (0, 0.0, "")
 
 
 def test_a_step_that_was_reached_before_is_no_progress() -> None:
     result = judged(failed(worker_exit(), step=10, ran_s=1e6), budget=Budget(step=10))
-    assert result.budget == Budget(charged=1, fruitless=1, step=10)
+    assert result.budget == Budget(charged=1, consecutive_failures=1, step=10)
 
 
 def test_a_restart_from_an_older_checkpoint_does_not_lower_the_highest_step() -> None:
@@ -313,8 +328,8 @@ def test_a_restart_from_an_older_checkpoint_does_not_lower_the_highest_step() ->
 
 
 def test_a_script_that_reports_no_steps_makes_progress_by_running_for_a_minute() -> None:
-    assert judged(failed(worker_exit(), ran_s=PROGRESS_RUN_S)).budget.fruitless == 0
-    assert judged(failed(worker_exit(), ran_s=PROGRESS_RUN_S - 1)).budget.fruitless == 1
+    assert judged(failed(worker_exit(), ran_s=PROGRESS_RUN_S)).budget.consecutive_failures == 0
+    assert judged(failed(worker_exit(), ran_s=PROGRESS_RUN_S - 1)).budget.consecutive_failures == 1
 
 
 def test_progress_of_any_node_counts() -> None:

@@ -54,7 +54,9 @@ LAST_WORD = Outcome(ended=OutcomeKind.FAILED, over=True, host="h", exits=(worker
 def generation(g: int, nodes: str, before: Predecessor | None = None) -> Generation:
     """A generation of these nodes."""
     places = tuple(GenerationMember(node, "h", (7000,), (8000,)) for node in nodes.split())
-    return Generation(g=g, run=1, leader="", why=ChangeReason.LOSS, reason="", members=places, slots=1, before=before)
+    return Generation(
+        g=g, run=1, leader="", why=ChangeReason.NODE_LOST, reason="", members=places, slots=1, before=before
+    )
 
 
 def go(g: int) -> Go:
@@ -77,7 +79,7 @@ def a_running_job() -> Shelf:
     shelf.put(KEYS.leader, leader(shelf, "a"), leased=True)
     for g in (1, 2, 3):
         shelf.put(KEYS.outcome(g, "a"), OK)
-    shelf.put(KEYS.generation, generation(4, "a b x", Predecessor(3, ("a",), ChangeReason.LOSS)))
+    shelf.put(KEYS.generation, generation(4, "a b x", Predecessor(3, ("a",), ChangeReason.NODE_LOST)))
     shelf.put(KEYS.go, go(4))
     shelf.put(KEYS.events + "1", "something happened")
     return shelf
@@ -91,10 +93,10 @@ def created(shelf: Shelf, node: str = "a") -> int:
 # --- proposals ----------------------------------------------------------------------------------------------------
 
 FORM = FormGeneration(
-    Reason.LOST, "", generation(5, "a b", Predecessor(4, ("a", "b", "x"), ChangeReason.LOSS)), lost=("x",)
+    Reason.LOST, "", generation(5, "a b", Predecessor(4, ("a", "b", "x"), ChangeReason.NODE_LOST)), lost=("x",)
 )
 PLANNED = FormGeneration(
-    Reason.GROWN, "", generation(5, "a b c", Predecessor(4, ("a", "b", "x"), ChangeReason.GROWTH)), planned=True
+    Reason.SCALED_UP, "", generation(5, "a b c", Predecessor(4, ("a", "b", "x"), ChangeReason.SCALE_UP)), planned=True
 )
 OPEN = OpenGate(Reason.OPENED, "", go(4), absent=("x",))
 CONCLUDE = ConcludeJob(Reason.COMPLETED, "all ended well", FinalStatus.COMPLETED, 1, 4)
@@ -235,7 +237,9 @@ def test_a_new_generation_deletes_the_outcomes_of_those_before_the_one_that_the_
 def test_a_generation_that_is_replaced_at_the_gate_keeps_the_outcomes_of_the_one_that_ran() -> None:
     shelf = a_running_job()
     shelf.put(KEYS.outcome(4, "b"), OK)
-    again = FormGeneration(Reason.GATE_LOST, "", generation(7, "a", Predecessor(4, ("a", "b", "x"), ChangeReason.LOSS)))
+    again = FormGeneration(
+        Reason.GATE_LOST, "", generation(7, "a", Predecessor(4, ("a", "b", "x"), ChangeReason.NODE_LOST))
+    )
     assert shelf.send(proposal(shelf, shelf.view, again))
     assert set(shelf.view.outcomes) == {(4, "b")}
 
@@ -287,7 +291,7 @@ def test_a_loss_fails_when_the_lost_member_is_registered_after_all() -> None:
 def test_a_loss_that_a_link_has_proven_holds_although_the_registration_still_stands() -> None:
     shelf = a_running_job()
     proven = FormGeneration(
-        Reason.LOST, "", generation(5, "a", Predecessor(4, ("a", "b", "x"), ChangeReason.LOSS)), lost=("b", "x")
+        Reason.LOST, "", generation(5, "a", Predecessor(4, ("a", "b", "x"), ChangeReason.NODE_LOST)), lost=("b", "x")
     )
     assert shelf.send(proposal(shelf, shelf.view, proven))
 

@@ -46,7 +46,7 @@ def test_an_ended_job_is_deleted_whole_and_one_whose_name_begins_the_same_is_not
 def test_a_job_with_members_stays_and_they_are_named(stored: Stored) -> None:
     job = stored.put("j1", "incarnation", "verdict", nodes=("a", "b"))
     before = stored.left()
-    with pytest.raises(forget.JobActive, match=r"2 members \(a, b\).* stop it first: elastic-ctl stop"):
+    with pytest.raises(forget.JobActive, match=r"2 registered nodes \(a, b\).* stop it first: elastic-ctl stop"):
         forgotten(job)
     assert stored.left() == before
 
@@ -60,7 +60,7 @@ def test_a_node_that_joins_in_that_moment_keeps_its_job(stored: Stored, monkeypa
         return await txn(*arguments)
 
     monkeypatch.setattr(stored.store, "txn", overtaken)
-    with pytest.raises(forget.JobActive, match="1 member "):
+    with pytest.raises(forget.JobActive, match="1 registered node "):
         forgotten(job)
     assert job.keys.spec in stored.left()
 
@@ -72,7 +72,7 @@ def test_a_job_of_which_something_cannot_be_read_is_forgotten_if_no_key_of_a_mem
     job = stored.put("j1", "incarnation", "spec", "generation", "go", "verdict")
     stored.core.txn((), (Put(job.keys.root + name, b"{bad"),))
     if name.startswith("members/"):
-        with pytest.raises(forget.JobActive, match=r"1 member \(a/b\)"):
+        with pytest.raises(forget.JobActive, match=r"1 registered node \(a/b\)"):
             forgotten(job)
     else:
         assert forgotten(job) == 0
@@ -105,7 +105,7 @@ def test_each_job_is_a_line_with_its_state_in_words(stored: Stored) -> None:
         "runs": "running",
         "starts": "starting",
         "waits": "waiting",
-        "left": "nobody here",
+        "left": "no nodes",
     }
     runs = found["runs"]
     assert (runs.nodes, runs.of, runs.generation, runs.world_size, runs.np) == (3, 2, 3, 2, "2")

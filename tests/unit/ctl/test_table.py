@@ -15,7 +15,7 @@ ROW = ("0", "192.168.0.1-0f8b", "192.168.0.1", "0-7", "running", "12 s", "1651",
 
 
 NAME = "ip-10-0-12-134.eu-west-1.compute.internal"
-LONG = ("127", f"{NAME}-1a2b", NAME, "1016-1023", "waiting for go", "12 s", "211000", "19.8/s", "")
+LONG = ("127", f"{NAME}-1a2b", NAME, "1016-1023", "at the barrier", "12 s", "211000", "19.8/s", "")
 SEATS = ("3", "10.0.12.134-1a2b", "10.0.12.134", "server 0, workers 2-3, heter 1", "running", "12 s", "-", "-", "")
 JOB = (
     "resnet50-imagenet-sweep-017-lr0.1",

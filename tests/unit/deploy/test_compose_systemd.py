@@ -41,7 +41,7 @@ def test_the_agent_takes_the_command_line_of_compose_and_has_the_time_to_save() 
     assert config.job_id == "compose"
     assert config.servers == ("etcd-0:2379", "etcd-1:2379", "etcd-2:2379")
     assert config.np.low <= node["deploy"]["replicas"] <= config.np.high
-    assert seconds(node["stop_grace_period"]) > config.save_limit_s + config.grace_s
+    assert seconds(node["stop_grace_period"]) > config.save_timeout_s + config.stop_timeout_s
     mounted = [volume.partition(":")[2] for volume in node["volumes"]]
     assert any(config.checkpoint_dir.startswith(path) for path in mounted)
     assert (ROOT / "deploy" / "compose" / node["build"]["context"]).resolve() == ROOT
@@ -93,7 +93,7 @@ def test_systemd_starts_the_agent_again_unless_that_mends_nothing_and_gives_it_t
     assert {int(code) for code in service["SuccessExitStatus"].split()} == {130, 143}
     assert service["KillMode"] == "mixed"  # SIGTERM to the agent alone.
     assert service["OOMPolicy"] == "continue"
-    assert float(service["TimeoutStopSec"]) > config.save_limit_s + config.grace_s
+    assert float(service["TimeoutStopSec"]) > config.save_timeout_s + config.stop_timeout_s
 
 
 @pytest.mark.parametrize("setting", ["PrivateDevices", "DeviceAllow", "DevicePolicy", "MemoryDenyWriteExecute"])
@@ -115,6 +115,6 @@ def test_an_sbatch_file_warns_earlier_than_the_agents_need_and_asks_to_be_queued
     assert {"--requeue", "--open-mode=append", "--no-kill", "--ntasks-per-node=1"} <= set(wishes)
     (before,) = (int(wish.rpartition("@")[2]) for wish in wishes if wish.startswith("--signal=B:TERM@"))
     config = parse(["train.py"], {})
-    assert before > config.save_limit_s + config.grace_s
+    assert before > config.save_timeout_s + config.stop_timeout_s
     head = text[: text.index("set -uo")]
     assert head.count("#SBATCH") == len(wishes)  # Slurm reads them only above the first command.

@@ -76,13 +76,13 @@ def test_a_pod_has_the_time_that_its_agent_may_take_to_save_and_to_stop(folder: 
     assert jobs
     for job in jobs:
         config = config_of(job)
-        assert pod_of(job)["terminationGracePeriodSeconds"] >= config.save_limit_s + config.grace_s + 5
+        assert pod_of(job)["terminationGracePeriodSeconds"] >= config.save_timeout_s + config.stop_timeout_s + 5
 
 
 def test_on_gke_s_spot_machines_a_node_has_saved_and_stopped_before_the_kubelet_ends_it() -> None:
     job = job_of("spot")
     config = config_of(job)
-    assert config.save_limit_s + config.grace_s + 3 <= SPOT_S
+    assert config.save_timeout_s + config.stop_timeout_s + 3 <= SPOT_S
     assert pod_of(job)["terminationGracePeriodSeconds"] <= AUTOPILOT_S
 
 

@@ -163,7 +163,7 @@ def test_every_alert_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, 
 def test_alerts_have_names_of_their_own_and_are_explained_on_the_page() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
-    text = (ROOT / "docs" / "metrics.md").read_text()
+    text = (ROOT / "docs" / "guides/metrics.md").read_text()
     explained = [name for line in text.splitlines() if (name := line.split("`")[1:2]) and line.startswith("| `Elastic")]
     assert [name for (name,) in explained] == names
 
@@ -211,7 +211,7 @@ def fires(expression: str, **known: float) -> bool:
 )
 def test_a_node_with_a_long_lease_that_is_due_later_is_no_silence_of_etcd(alert: str) -> None:
     (rule,) = (rule["expr"] for rule in rules() if rule["alert"] == alert)
-    right = {"right_at_most_seconds": 50.0}
+    right = {"lease_remaining_max_seconds": 50.0}
     assert not fires(rule, store_silence_seconds=14.9, lease_ttl_seconds=60.0, **right)
     assert fires(rule, store_silence_seconds=25.1, lease_ttl_seconds=60.0, **right)
     assert fires(rule, store_silence_seconds=11.3, lease_ttl_seconds=5.0, **right)

@@ -117,7 +117,7 @@ def test_a_wrong_field_is_refused(kind: str, path: Sequence[str | int], value: o
 
 
 def test_the_page_names_the_release_of_every_schema() -> None:
-    page = (ROOT / "docs" / "kubernetes-operators.md").read_text()
+    page = (ROOT / "docs" / "guides/kubernetes-operators.md").read_text()
     for source in operator_schemas.SOURCES:
         assert f"`{source.kind}` | {source.repository} {source.release}" in page, source
         assert f"https://github.com/{source.repository}/blob/{source.release}/{source.path}" in page
@@ -145,7 +145,9 @@ def test_the_agent_takes_the_command_line_of_a_pod_of_the_jobset(folder: str) ->
     spec = replicated_of(jobset_of(folder))["template"]["spec"]
     assert spec["completionMode"] == "Indexed"
     assert config.np.low <= spec["completions"] == spec["parallelism"] <= config.np.high
-    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] >= config.save_limit_s + config.grace_s + 5
+    assert (
+        spec["template"]["spec"]["terminationGracePeriodSeconds"] >= config.save_timeout_s + config.stop_timeout_s + 5
+    )
 
 
 @each_folder

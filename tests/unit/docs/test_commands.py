@@ -16,11 +16,13 @@ from elastic.errors import ElasticError
 from launcher.config import machine_checks, parse
 from launcher.config.argv import HINTS
 from launcher.config.flags import BY_NAME
+from launcher.config.torchrun_names import ALIASES, NO_EFFECT
 from tests.support import doc_checkers
 from tests.support.doc_commands import ROOT, Block, Command, commands, everything, pages, parses, python
 
 NOT_HERE: Final[Mapping[str, str]] = {
     "ssh": "another machine",
+    "scp": "another machine",
     "kubectl": "a cluster; tests/unit/deploy/test_kubernetes.py and tests/cluster/test_deploy.py try it",
     "docker": "the image; tests/cluster/test_deploy.py runs what is in it",
     "systemctl": "systemd as the first process; tests/process/deploy/test_checkers.py verifies the units",
@@ -34,7 +36,7 @@ NOT_HERE: Final[Mapping[str, str]] = {
     "gcp/nodes.sh": "an account",
     "deploy/compose/chaos.sh": "the compose project; tests/cluster/test_deploy.py runs it",
     "etcdctl": "run by tests/support/etcd_roles.py, as they stand on the page",
-    "etcd": "flags of a server for good; every test has an etcd of its own",
+    "etcd": "flags of a server for good; tests/process/docs/test_etcd_page.py starts those of the guide",
     "promtool": "Prometheus; tests/unit/deploy/test_monitoring.py reads rules and names",
     "horovodrun": "Horovod, shown beside ours",
     "accelerate": "Accelerate; tests/process/integrations/test_accelerate.py starts what it starts",
@@ -42,6 +44,8 @@ NOT_HERE: Final[Mapping[str, str]] = {
     "useradd": "changes the machine",
     "install": "changes the machine",
     "sysctl": "changes the machine",
+    "ufw": "changes the machine",
+    "firewall-cmd": "changes the machine",
     "nano": "a person",
 }
 """Programs whose commands do not run in a test, and what they need; or which test runs them."""
@@ -61,11 +65,13 @@ SHELL: Final = frozenset(
 
 
 OF_OTHERS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("--min-np", "--max-np", "--slots-per-host", "--slots", "--reset-limit"), "horovodrun"),
+    **dict.fromkeys(
+        ("--min-np", "--max-np", "--slots-per-host", "--slots", "--reset-limit", "--elastic-timeout"), "horovodrun"
+    ),
     **dict.fromkeys(("--host-discovery-script", "--blacklist-cooldown-range"), "horovodrun"),
     **dict.fromkeys(("--network", "--net", "--build-arg"), "docker"),
     **dict.fromkeys(("--no-kill", "--signal"), "sbatch"),
-    **dict.fromkeys(("--client-cert-auth", "--auth-token-ttl"), "etcd"),
+    **dict.fromkeys(("--client-cert-auth", "--auth-token-ttl", "--name", "--initial-cluster"), "etcd"),
     **dict.fromkeys(("--listen-peer-urls", "--peer-client-cert-auth", "--peer-auto-tls"), "etcd"),
     **dict.fromkeys(("--peer-cert-file", "--peer-key-file", "--peer-trusted-ca-file"), "etcd"),
     **dict.fromkeys(("--image-family", "--image-project"), "gcloud"),
@@ -76,6 +82,7 @@ OF_OTHERS: Final[Mapping[str, str]] = {
     "--part": "python -m elastic.train.export",
     "--grace-period": "kubectl",
     "--help-env": "elastic-launch",
+    "--explain": "elastic-launch",
     "--version": "elastic-launch",
 }
 """Flags that sentences name beside those of the tables, and whose they are."""
@@ -128,14 +135,15 @@ def test_every_piece_of_python_can_be_read() -> None:
 
 
 def test_every_flag_in_the_prose_is_one_of_a_command_that_it_speaks_of() -> None:
-    known = {*BY_NAME, *HINTS, *(flag for flags in doc_checkers.flags_of_ctl().values() for flag in flags)}
+    of_ctl = {flag for flags in doc_checkers.flags_of_ctl().values() for flag in flags}
+    known = {*(name.replace("_", "-") for name in (*BY_NAME, *HINTS, *ALIASES, *NO_EFFECT)), "module", *of_ctl}
     quoted = [
         (f"{page.relative_to(ROOT)}:{number}", flag)
         for page in pages()
         for number, line in enumerate(page.read_text().splitlines(), 1)
         for flag in re.findall(r"`(--[A-Za-z][\w-]*)[^`]*`", line)
     ]
-    of_others = [(where, flag) for where, flag in quoted if flag[2:].replace("-", "_") not in known]
+    of_others = [(where, flag) for where, flag in quoted if flag[2:].replace("_", "-") not in known]
     assert [told for told in of_others if told[1] not in OF_OTHERS] == []
     assert set(OF_OTHERS) <= {flag for _, flag in of_others}
 
@@ -176,7 +184,7 @@ IMAGES: Final = ("elastic-launch", "train")
 
 
 def test_what_follows_an_image_is_read_by_its_entrypoint() -> None:
-    runs = [words for _, words in every({"docker": ""}) if words[1] == "run"]
+    runs = [words for _, words in every({"docker": ""}) if words[1] == "run" and {*IMAGES} & {*words}]
     assert len(runs) >= 4
     for words in runs:
         image = next(at for at, word in enumerate(words) if word in IMAGES and words[at - 1] != "--entrypoint")
@@ -198,7 +206,7 @@ def test_an_export_reads_the_folder_in_which_its_job_saves() -> None:
 
 
 def saves_in(job: str) -> str:
-    given = ["--elastic_server", doc_checkers.ETCD, "--job_id", job, "-m", "elastic.examples.digits"]
+    given = ["--elastic-server", doc_checkers.ETCD, "--job-id", job, "-m", "elastic.examples.digits"]
     return os.path.relpath(machine_checks.check(parse.parse(given, {}), {}).checkpoint_dir)
 
 

@@ -16,7 +16,7 @@ NAMED = re.compile(r"`((?:elastic|launcher)/[\w/]+\.py)` \(((?:`\w+`(?:, )?)+)\)
 
 def linking() -> list[Path]:
     top = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    return [*top, *sorted(DOCS.glob("*.md")), *sorted((ROOT / "deploy").rglob("README.md"))]
+    return [*top, *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "deploy").rglob("README.md"))]
 
 
 def anchors(page: Path) -> set[str]:
@@ -40,8 +40,8 @@ def test_links_between_the_pages_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_in_the_list_of_pages() -> None:
-    listed = {target.partition("#")[0] for target in LINK.findall((DOCS / "README.md").read_text())}
-    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= listed
+    listed = {target.partition("#")[0] for target in LINK.findall((DOCS / "index.md").read_text())}
+    assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"} <= listed
 
 
 @pytest.mark.parametrize("page", linking(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -50,7 +50,7 @@ def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_the_map_names_functions_and_tables_that_their_modules_have() -> None:
-    named = NAMED.findall((DOCS / "architecture.md").read_text())
+    named = NAMED.findall((DOCS / "development/architecture.md").read_text())
     pairs = [(path, name) for path, names in named for name in re.findall(r"\w+", names)]
     assert len(pairs) > 30
     absent = [one for one in pairs if not re.search(rf"\b{one[1]}\b", (ROOT / one[0]).read_text())]

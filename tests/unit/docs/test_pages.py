@@ -26,10 +26,12 @@ from elastic.core.ps import cluster_spec
 from elastic.core.ps import model as ps_model
 from elastic.core.restart_policy import Judgement
 from elastic.errors import ElasticError
-from launcher.config import argv, env_reference
+from launcher.config import argv, env_reference, help_page
 from launcher.config.config import Config
 from launcher.config.env_reference import DocumentedVariables
 from launcher.config.flags import BY_NAME, FLAGS
+from launcher.config.setting import Flag, option
+from launcher.config.torchrun_names import ALIASES, NO_EFFECT
 from launcher.job import named_job
 from launcher.metrics.catalog import METRICS
 from launcher.system.private_env import SECRETS
@@ -37,10 +39,10 @@ from launcher.workers import environment
 from launcher.workers.environment import CollectiveContext, JobContext, LaunchContext, worker_environment
 from launcher.workers.failure_causes import CAUSES
 from launcher.workers.ps_environment import DOCUMENTED, TaskContext, ps_environment
-from tests.bench import against, picture
+from tests.bench import against
 from tests.bench import table as table_of_figures
 from tests.sim.life import FAULTS as FAULTS_OF_THE_SIMULATION
-from tests.support import packages
+from tests.support import ctl_reference, packages
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -114,14 +116,18 @@ def flags() -> str:
         (
             (
                 flag.group,
-                code(f"--{flag.name} {flag.metavar}".rstrip()),
-                plain(argv._shown(flag)),
-                ", ".join(map(code, argv._shown_variables(flag))),
-                plain(flag.help),
+                code(", ".join((flag.option, *aliases(flag))) + f" {flag.metavar}".rstrip()),
+                plain(help_page.shown_default(flag)),
+                ", ".join(map(code, help_page.shown_variables(flag))),
+                plain(help_page.meaning(flag)),
             )
             for flag in FLAGS
         ),
     )
+
+
+def aliases(flag: Flag) -> tuple[str, ...]:
+    return tuple(option(name) for name in help_page.aliases_of(flag))
 
 
 def variables_table(rows: Sequence[DocumentedVariables]) -> str:
@@ -216,11 +222,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "process variables": process_variables,
     "faults": what_goes_wrong,
     "metrics": metrics,
+    "connection flags": ctl_reference.connection_flags,
+    "commands of ctl": ctl_reference.commands_of_ctl,
 }
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:
@@ -323,13 +331,13 @@ def test_every_variable_of_a_worker_is_explained_and_no_other() -> None:
         told = everything_told({"http_proxy": "http://p:1"}, world, gpu_ids)
         process = CollectiveContext(launch=told, m_id=0, local_rank=0, error_file="x", progress_file="y")
         made |= worker_environment(process)
-    cells = first_cells(section("reference.md", "Environment of a worker"))
+    cells = first_cells(section("reference/environment.md", "Environment of a worker"))
     explained = [name for cell in cells for name in quoted(cell)]
     assert sorted(explained) == sorted(made.keys() - {"http_proxy"})
 
 
 def test_what_is_kept_from_a_worker_is_named_and_nothing_else() -> None:
-    (sentence,) = re.findall(r"[^.]+ are not passed on", section("reference.md", "Environment of a worker"))
+    (sentence,) = re.findall(r"[^.]+ are not passed on", section("reference/environment.md", "Environment of a worker"))
     assert set(quoted(sentence)) == SECRETS
 
 
@@ -355,7 +363,7 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
     assert made[ps_model.Role.HETER].keys() == made[ps_model.Role.WORKER].keys()
     rows = [
         [cell.strip() for cell in line.split("|")[1:4]]
-        for line in section("reference.md", "Environment of a parameter-server process").splitlines()
+        for line in section("reference/environment.md", "Environment of a parameter-server process").splitlines()
         if line.startswith("| `")
     ]
     for role, words in (
@@ -368,21 +376,16 @@ def test_every_variable_of_a_parameter_server_process_is_explained_and_no_other(
 
 def test_every_exit_code_of_an_error_is_explained() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ElasticError)]
-    _, of_launch, of_ctl = section("reference.md", "Exit codes").split("\n### ")
+    of_launch, of_ctl = (section("reference/exit-codes.md", title) for title in ("elastic-launch", "elastic-ctl"))
     assert {str(kind.exit_code) for kind in kinds} <= set(first_cells(of_launch))
     assert {str(named_job.NO_SUCH_JOB), "2", "3", "4"} <= set(first_cells(of_ctl))
 
 
 def test_every_document_of_a_job_is_explained() -> None:
     drawn = re.findall(r"^    <prefix>/<job>/(\S+)", keys.__doc__ or "", re.MULTILINE)
-    assert [quoted(cell) for cell in first_cells(section("architecture.md", "Documents"))] == [[key] for key in drawn]
-
-
-def test_the_picture_of_a_recovery_is_drawn_of_what_was_measured() -> None:
-    for name, drawing in picture.drawings().items():
-        if REWRITE:
-            (DOCS / name).write_text(drawing)
-        assert (DOCS / name).read_text() == drawing, "python -m tests.bench.picture draws it anew"
+    assert [quoted(cell) for cell in first_cells(section("development/protocol.md", "Records"))] == [
+        [key] for key in drawn
+    ]
 
 
 @pytest.mark.parametrize("name", table_of_figures.PAGES)
@@ -391,6 +394,13 @@ def test_the_tables_of_figures_have_what_was_measured(name: str) -> None:
     if REWRITE:
         (ROOT / name).write_text(text)
     assert (ROOT / name).read_text() == text, "python -m tests.bench.table --write makes them again"
+
+
+SINCE_TORCH_2_6 = {
+    *("duplicate_stderr_filters", "duplicate_stdout_filters", "event_log_handler", "log_line_prefix_template"),
+    *("numa_binding", "print_completion", "shutdown_timeout", "signals_to_handle", "virtual_local_rank"),
+}
+"""Flags of the newest torchrun that an older one may lack."""
 
 
 def flags_of_torchrun() -> set[str]:
@@ -403,23 +413,27 @@ def flags_of_torchrun() -> set[str]:
 
 
 def test_every_flag_of_torchrun_stands_on_its_page_and_is_ours_or_has_a_hint() -> None:
-    rows = [line.split("|")[1:3] for line in (DOCS / "from-torchrun.md").read_text().splitlines() if line[:1] == "|"]
+    rows = [
+        line.split("|")[1:3] for line in (DOCS / "guides/from-torchrun.md").read_text().splitlines() if line[:1] == "|"
+    ]
     of_torchrun, ours = (
         {name.removeprefix("--").replace("-", "_") for row in rows for name in quoted(row[column]) if "--" in name}
         for column in (0, 1)
     )
-    assert of_torchrun == flags_of_torchrun()
-    assert of_torchrun <= {*BY_NAME, *argv.HINTS}
+    assert of_torchrun == flags_of_torchrun() | SINCE_TORCH_2_6
+    assert of_torchrun <= {*BY_NAME, *argv.HINTS, *ALIASES, *NO_EFFECT, "module"}
     assert ours <= set(BY_NAME)
 
 
 def test_every_command_line_for_people_from_paddle_can_be_read() -> None:
-    lines = [line for line in section("from-paddle-launch.md", "The same command lines").splitlines() if "`" in line]
+    lines = [
+        line for line in section("guides/from-paddle-launch.md", "The same command lines").splitlines() if "`" in line
+    ]
     texts = [text for line in lines for text in quoted(line.split("|")[2])]
     commands = [words for text in texts if len(words := shlex.split(text)) > 1]
     assert len(commands) >= len(lines) - 1, "one row says: the same"
     for words in commands:
         rest = words[3:] if words[0] == "python" else words[1:]
         assert argv.split_argv(rest).script == "train.py", words
-    same = section("from-paddle-launch.md", "The same flags")
-    assert {name.removeprefix("--") for name in quoted(same) if name.startswith("--")} <= BY_NAME.keys()
+    same = section("guides/from-paddle-launch.md", "The same flags")
+    assert {name[2:].replace("-", "_") for name in quoted(same) if name.startswith("--")} <= BY_NAME.keys()

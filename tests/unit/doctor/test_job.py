@@ -21,7 +21,7 @@ def test_a_slow_etcd_is_told_and_a_quick_one_is_fine() -> None:
 def test_servers_that_do_not_answer_are_named() -> None:
     (check,) = server_checks([EndpointStatus("a:1", "3.5.23", 7, True)], ["a:1", "b:2"])
     assert check.level is CheckLevel.WARN
-    assert check.text == "1 of 2 answer (a:1: 3.5.23, leads), not b:2"
+    assert check.text == "1 of 2 answer (a:1: 3.5.23, leader), not b:2"
 
 
 def test_an_etcd_that_is_too_old_fails_and_one_with_known_losses_warns() -> None:
@@ -47,12 +47,12 @@ def test_an_etcd_that_is_too_old_fails_and_one_with_known_losses_warns() -> None
 def test_members_with_the_same_versions_are_fine() -> None:
     same = {"torch": "2.13.0", "script": "aa"}
     check = versions_check({"a": same, "b": same})
-    assert (check.level, check.text) == (CheckLevel.OK, "the same on every member (torch 2.13.0, script aa)")
+    assert (check.level, check.text) == (CheckLevel.OK, "the same on every node (torch 2.13.0, script aa)")
 
 
 def test_a_version_that_differs_is_named_with_every_value_and_who_has_it() -> None:
     check = versions_check({"a": {"torch": "2.13.0"}, "b": {"torch": "2.12.0"}, "c": {"torch": "2.13.0"}})
-    assert (check.level, check.text) == (CheckLevel.FAIL, "torch differs between members")
+    assert (check.level, check.text) == (CheckLevel.FAIL, "torch differs between nodes")
     assert check.details == ("torch: 2.12.0 on b; 2.13.0 on a, c",)
     assert check.hint == "install the same torch on every node"
 
@@ -75,15 +75,15 @@ def test_of_many_members_four_are_named_for_each_value() -> None:
 
 def test_members_that_reach_each_other_are_one_line() -> None:
     check = reach_check(["a", "b"], {"a": ProbeAnswer(1), "b": ProbeAnswer(1)})
-    assert (check.level, check.text) == (CheckLevel.OK, "every member reaches every other (2 members)")
-    assert reach_check(["a"], {"a": ProbeAnswer(0)}).text == "there is one member"
+    assert (check.level, check.text) == (CheckLevel.OK, "every node can connect to every other (2 nodes)")
+    assert reach_check(["a"], {"a": ProbeAnswer(0)}).text == "the job has one node"
 
 
 def test_a_way_that_is_closed_is_named_with_the_reason_and_the_way_back() -> None:
     answers = {"a": ProbeAnswer(1, (UnreachedMember("b", "no answer"),)), "b": ProbeAnswer(2), "c": ProbeAnswer(2)}
     check = reach_check(["a", "b", "c"], answers)
-    assert (check.level, check.text) == (CheckLevel.FAIL, "1 way is closed between 3 members")
-    assert check.details == ("a does not reach b: no answer (the way back is open)",)
+    assert (check.level, check.text) == (CheckLevel.FAIL, "1 connection is blocked between 3 nodes")
+    assert check.details == ("a cannot connect to b: no answer (the other direction works)",)
 
 
 def test_two_members_that_cannot_reach_each_other_are_two_lines() -> None:
@@ -92,24 +92,27 @@ def test_two_members_that_cannot_reach_each_other_are_two_lines() -> None:
         "b": ProbeAnswer(0, (UnreachedMember("a", "no way"),)),
     }
     check = reach_check(["a", "b"], answers)
-    assert check.text == "2 ways are closed between 2 members"
-    assert check.details == ("a does not reach b: refused (nor back)", "b does not reach a: no way (nor back)")
+    assert check.text == "2 connections are blocked between 2 nodes"
+    assert check.details == (
+        "a cannot connect to b: refused (the other direction is blocked, too)",
+        "b cannot connect to a: no way (the other direction is blocked, too)",
+    )
 
 
 def test_a_member_that_does_not_answer_is_named_and_is_the_likely_cause_of_what_others_say() -> None:
     check = reach_check(["a", "b"], {"a": ProbeAnswer(1)})
     assert check.level is CheckLevel.WARN
-    assert check.details == ("b did not answer: its agent stands still, or came just now",)
+    assert check.details == ("no reply from b: its agent is suspended or has just started",)
     check = reach_check(["a", "b"], {"a": ProbeAnswer(0, (UnreachedMember("b", "no answer"),))})
     assert check.level is CheckLevel.FAIL
-    assert check.details[0] == "a does not reach b: no answer (it did not answer the doctor, either)"
-    assert check.hint == "look whether the agents that did not answer stand still"
+    assert check.details[0] == "a cannot connect to b: no answer (it did not reply to the doctor, either)"
+    assert check.hint == "check whether the agents that did not reply are suspended"
 
 
 def test_ways_that_nobody_had_time_for_are_counted() -> None:
     check = reach_check(["a", "b"], {"a": ProbeAnswer(1), "b": ProbeAnswer(0, (), 1)})
     assert check.level is CheckLevel.WARN
-    assert check.details == ("1 way was not tried for lack of time",)
+    assert check.details == ("1 connection was not tried for lack of time",)
 
 
 # how the job stands
@@ -121,14 +124,14 @@ def test_a_job_that_waits_says_for_how_many_and_for_whom() -> None:
     stands, missing = standing_checks(job.view, "j1")
     assert stands.text == "j1: 1 node is registered; 1 of 3 nodes is here; waiting for host-b, host-c"
     assert (missing.level, missing.text) == (CheckLevel.WARN, "1 of 3 nodes is here; waiting for host-b, host-c")
-    assert (missing.details, missing.hint) == ((), "start elastic-launch there")
+    assert (missing.details, missing.hint) == ((), "start elastic-launch on more nodes")
 
 
 def test_a_job_that_is_complete_misses_nobody() -> None:
     job = Job("2")
     job.join("a b")
     _, missing = standing_checks(job.view, "j1")
-    assert (missing.level, missing.text) == (CheckLevel.OK, "nobody")
+    assert (missing.level, missing.text) == (CheckLevel.OK, "none")
 
 
 def test_a_job_without_a_node_says_that_nobody_works_on_it() -> None:

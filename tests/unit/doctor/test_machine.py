@@ -94,7 +94,7 @@ def test_torch_that_cannot_use_the_cards_is_told_with_the_reason() -> None:
     blind = TorchReport(torch="2.13.0+cpu", cuda="", gpus=0, gloo=True, nccl="")
     assert levels(torch_check(blind, 0)) == [("ok", "torch"), ("ok", "backends")]
     checks = torch_check(blind, 8)
-    assert levels(checks) == [("ok", "torch"), ("warn", "torch's cards"), ("warn", "backends")]
+    assert levels(checks) == [("ok", "torch"), ("warn", "torch's GPUs"), ("warn", "backends")]
     assert "built for CUDA" in checks[1].hint
     old = TorchReport(torch="2.13.0+cu128", cuda="12.8", gpus=0, gloo=True, nccl="2.27.5")
     assert "driver" in torch_check(old, 8)[1].hint
@@ -149,13 +149,13 @@ def test_an_interface_that_is_named_and_not_there_fails(variable: str, value: st
 
 def test_a_name_that_is_not_known_here_is_told() -> None:
     check = next(network_checks(Config(script="", host="no-such-host.invalid"), {}))
-    assert (check.level, check.text) == (CheckLevel.WARN, "the name no-such-host.invalid is not known here")
+    assert (check.level, check.text) == (CheckLevel.WARN, "this host cannot resolve the name no-such-host.invalid")
 
 
 def test_an_address_that_others_do_not_reach_fails_with_those_that_they_may() -> None:
     (check,) = network_checks(Config(script="", servers=("203.0.113.77:2379",), host="127.0.0.1"), {})
     assert check.level is CheckLevel.FAIL
-    assert "--host 127.0.0.1 reaches only this machine" in check.text
+    assert "--host 127.0.0.1 is reachable only from this host" in check.text
 
 
 def test_a_container_on_dockers_bridge_is_told_with_the_mends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_ports_of_the_range_that_are_taken_are_named() -> None:
         check = port_check((first, first))
         assert check.level is CheckLevel.FAIL
         assert f"0 of 1 of {first}:{first} are free" in check.text
-        assert "widen --port_range" in check.hint
+        assert "widen --port-range" in check.hint
 
 
 def test_a_range_with_some_taken_ports_warns_and_one_without_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_a_range_with_some_taken_ports_warns_and_one_without_is_fine(monkeypatch
 def test_a_folder_that_can_be_written_is_fine_and_nothing_is_made(tmp_path: Path) -> None:
     room = lambda folder: (100 * GB, 0, 50 * GB)  # noqa: E731
     check = folder_check(LOG, tmp_path / "a" / "b", room)
-    assert (check.level, check.text) == (CheckLevel.OK, f"{tmp_path}/a/b can be made, 50.0 GB free of 100.0 GB")
+    assert (check.level, check.text) == (CheckLevel.OK, f"{tmp_path}/a/b can be created, 50.0 GB free of 100.0 GB")
     assert folder_check(LOG, tmp_path, room).text.startswith(f"{tmp_path} is writable")
     assert list(tmp_path.iterdir()) == []
 
@@ -214,13 +214,13 @@ def test_a_folder_that_is_a_file_or_on_a_full_disk_fails_with_the_flag(tmp_path:
     check = folder_check(CHECKPOINTS, tmp_path / "file" / "x")
     assert check.level is CheckLevel.FAIL
     assert "file is a file" in check.text
-    assert "--checkpoint_dir" in check.hint
+    assert "--checkpoint-dir" in check.hint
     assert folder_check(LOG, Path("/proc/x")).level is CheckLevel.FAIL
 
     def full(folder: Path) -> tuple[int, int, int]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    assert folder_check(LOG, tmp_path, full).hint == "delete something"
+    assert folder_check(LOG, tmp_path, full).hint == "free some space"
 
 
 def test_dockers_own_64_mb_of_shared_memory_are_told_with_the_flags_that_give_more() -> None:
@@ -229,7 +229,7 @@ def test_dockers_own_64_mb_of_shared_memory_are_told_with_the_flags_that_give_mo
     assert "--shm-size" in check.hint
     assert "--ipc host" in check.hint
     assert shared_memory_check(Path("/dev/shm"), lambda folder: (GB, 0, GB)).level is CheckLevel.OK
-    assert "there is no" in shared_memory_check(Path("/no/such")).text
+    assert "does not exist" in shared_memory_check(Path("/no/such")).text
 
 
 # Priority

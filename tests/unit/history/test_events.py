@@ -68,7 +68,7 @@ def test_a_generation_a_go_and_a_verdict_become_one_sentence_each() -> None:
     assert (formed.at, formed.node, formed.what, formed.g) == (12.346, "a", EventKind.GENERATION, 1)
     assert formed.text == "2 nodes, world size 2: 2 of 2 nodes are here"
     go = Go(g=2, master="h:1", budget=Budget(charged=1), cause=CAUSE, note="restart 1 of 3")
-    assert said(go, KEYS.go).text == ("rank=[3] failed on host h, see workerlog.3; restart 1 of 3; 1 restarts charged")
+    assert said(go, KEYS.go).text == ("rank=[3] failed on host h, see workerlog.3; restart 1 of 3; 1 restart used")
     verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, at=0.0, cause=CAUSE)
     assert said(verdict, KEYS.verdict).text == (
         "failed: no restart is left; rank=[3] failed on host h, see workerlog.3"
@@ -107,7 +107,7 @@ def test_of_a_log_the_last_lines_are_kept_and_not_more_of_each_than_a_person_rea
 
 def test_a_recovery_says_when_it_began_on_the_wall_clock() -> None:
     found = Recovery(
-        ChangeReason.LOSS,
+        ChangeReason.NODE_LOST,
         "b was lost",
         1,
         2,
@@ -118,21 +118,21 @@ def test_a_recovery_says_when_it_began_on_the_wall_clock() -> None:
     )
     event = of_recovery(found, "a", 5000.0, 103.0)
     assert (event.began, event.last_at, event.last_step, event.restored_step) == (4997.0, 4996.0, 9, None)
-    assert (event.before, event.why, event.reason, event.complete) == (1, ChangeReason.LOSS, "b was lost", True)
+    assert (event.before, event.why, event.reason, event.complete) == (1, ChangeReason.NODE_LOST, "b was lost", True)
 
 
 @pytest.mark.parametrize(
     ("by", "words"),
     [
-        (("b",), "b does not reach it either"),
-        (("b", "c"), "b and c do not reach it either"),
+        (("b",), "b cannot connect to it either"),
+        (("b", "c"), "b and c cannot connect to it either"),
         ((), "there was no other node to ask, and a reached etcd meanwhile"),
     ],
 )
 def test_an_eviction_says_who_heard_nothing_for_how_long_and_who_confirmed_it(by: tuple[str, ...], words: str) -> None:
     event = of_eviction(NoteSilence(SilenceStep.EVICTED, "n3", "h3", 1.2843, by), 4, "a", 12.3456)
     assert (event.at, event.node, event.what, event.g) == (12.346, "a", EventKind.EVICTION, 4)
-    assert event.text == f"a heard nothing from n3 (host h3) for 1.3 s and does not reach it; {words}"
+    assert event.text == f"a received nothing from n3 (host h3) for 1.3 s and cannot connect; {words}"
     assert (event.of, event.host, event.silent_s, event.by) == ("n3", "h3", 1.284, by)
     assert events.read(KEYS, [KeyValue(KEYS.events + "1", msgspec.json.encode(event), 1, 1)]) == [event]
 
@@ -245,7 +245,9 @@ def test_a_store_that_does_not_answer_costs_the_event_and_nothing_else(
         assert [event.g for event in await read_history(kept.store, KEYS)] == [2]
 
     asyncio.run(main())
-    assert "the event of generation 1 (generation) is not kept: nobody is there" in kept.output.read_text()
+    assert (
+        "cannot write the event of generation 1 (generation) to the history: nobody is there" in kept.output.read_text()
+    )
 
 
 def test_a_history_that_nobody_writes_has_a_bound_and_settles_in_time(kept: Kept) -> None:

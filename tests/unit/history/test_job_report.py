@@ -33,7 +33,7 @@ def test_goodput_counts_from_the_command_to_the_verdict_without_pauses_and_steps
     assert story.goodput == pytest.approx((100 - 10 - 2.5 - 2) / 100)
     totals = story.totals
     assert (totals.wall_s, totals.paused_s, totals.again_s) == (100.0, 12.5, 2.0)
-    assert (totals.restarts, totals.step, totals.again, len(story.generations)) == ({"loss": 1}, 900, 20, 2)
+    assert (totals.restarts, totals.step, totals.again, len(story.generations)) == ({"node lost": 1}, 900, 20, 2)
 
 
 def test_a_generation_has_who_was_in_its_moments_its_phases_and_its_steps() -> None:
@@ -41,7 +41,7 @@ def test_a_generation_has_who_was_in_its_moments_its_phases_and_its_steps() -> N
     first, second = story.generations
     assert (first.nodes, first.start, first.published_at, first.go_at) == (("a", "b"), True, 4.0, 4.5)
     assert (first.first_step_at, first.ended_at, first.last_step) == (10.0, 49.5, 400)
-    assert (second.nodes, second.why) == (("a",), ChangeReason.LOSS)
+    assert (second.nodes, second.why) == (("a",), ChangeReason.NODE_LOST)
     assert (second.phases, second.complete) == ({"spawn": 1.0, "step": 1.0}, True)
     assert (second.steps, second.last_step, second.restored_step, second.again) == (520, 900, 380, 20)
     assert second.ended_at == 100.0
@@ -58,12 +58,12 @@ def test_the_failure_that_a_go_or_a_verdict_tells_ended_the_generation_before() 
 
 @pytest.mark.parametrize(
     ("now", "words"),
-    [(52.0, "20 steps lost, 0 of them made again (0.0 s)"), (53.5, "20 steps lost, 15 of them made again (1.5 s)")],
+    [(52.0, "20 steps lost, 0 of them repeated (0.0 s)"), (53.5, "20 steps lost, 15 of them repeated (1.5 s)")],
 )
 def test_steps_that_were_lost_are_not_called_made_again_before_there_was_time_for_it(now: float, words: str) -> None:
     points = course((1, 10.0, 1), (400, 49.5, 1))
     assert report_line(build_report([*FIRST, *LOST], points, now=now)).endswith(f", {words}")
-    assert report_line(build_report([*FIRST, *LOST], points, now=60.0)).endswith(", 20 steps made again (2.0 s)")
+    assert report_line(build_report([*FIRST, *LOST], points, now=60.0)).endswith(", 20 steps repeated (2.0 s)")
 
 
 def test_the_verdicts_document_serves_where_its_event_is_missing() -> None:

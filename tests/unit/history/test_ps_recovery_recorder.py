@@ -46,7 +46,7 @@ class Noted(NotedAgent[PsRecoveryRecorder]):
         by: str,
         g: int = 1,
         reason: str = "because",
-        why: ChangeReason = ChangeReason.LOSS,
+        why: ChangeReason = ChangeReason.NODE_LOST,
     ) -> None:
         """Another node publishes a revision: seats by node, with the revision that gave them and whether it leaves."""
         members = tuple(
@@ -117,7 +117,7 @@ def test_processes_that_failed_and_start_again_are_counted_from_the_first_ones_e
     assert ": back in 0.30 s: detect 4 ms · stop 46 · " in found.line
     assert found.line.endswith(" · restore 50 · step 150")
     assert list(milliseconds(found.phases)) == [
-        "detect", "stop", "seat", "decide", "publish", "barrier", "spawn", "restore", "step",
+        "detect", "stop", "assign", "decide", "publish", "barrier", "spawn", "restore", "step",
     ]  # fmt: skip
 
 
@@ -165,9 +165,9 @@ def test_who_proposes_notes_how_the_recovery_began_of_seats_that_start_elsewhere
     assert found.text.startswith("a (server 0) was lost; ")
     assert found.text.endswith("c (server 0) joins")
     lengths = milliseconds(found.phases)
-    assert list(lengths) == ["detect", "seat", "decide", "publish"]
+    assert list(lengths) == ["detect", "assign", "decide", "publish"]
     assert lengths["detect"] == 4
-    assert lengths["seat"] > 5000, "its lease, and what its processes may take to end"
+    assert lengths["assign"] > 5000, "its lease, and what its processes may take to end"
     assert (lengths["decide"], lengths["publish"]) == (1, 2)
     assert noted.timeline.take(99.0) is None, "nothing of b starts"
 
@@ -197,7 +197,7 @@ def test_who_starts_the_seats_tells_and_the_proposer_knows_how_it_began() -> Non
     assert there is not None
     whole = begun(found, there.text, there.phases)
     assert whole.line == (
-        "a died; b joins: back in 3.22 s: detect 4 ms · seat 3090 · publish 3 · spawn 20 · restore 80 · serve 20"
+        "a died; b joins: back in 3.22 s: detect 4 ms · assign 3090 · publish 3 · spawn 20 · restore 80 · serve 20"
     )
     assert beginning(events, found, "c") is None
 
@@ -231,7 +231,7 @@ def test_a_start_that_fails_before_it_is_done_is_one_recovery_with_the_next() ->
     assert (found.began, found.foreign, found.rev, found.asked_at) == (2.0, True, 1, 2.0)
     assert milliseconds(found.phases)["earlier"] == 300
     assert found.total_s == pytest.approx(0.6)
-    whole = begun(found, "a died; again", {"detect": 0.01, "seat": 1.0, "decide": 0.01, "publish": 0.01})
+    whole = begun(found, "a died; again", {"detect": 0.01, "assign": 1.0, "decide": 0.01, "publish": 0.01})
     assert milliseconds(whole.phases)["earlier"] == 1330
     assert whole.total_s == pytest.approx(0.6 + 1.03)
 
@@ -239,7 +239,7 @@ def test_a_start_that_fails_before_it_is_done_is_one_recovery_with_the_next() ->
 def test_a_newcomer_whose_first_try_fails_is_counted_from_the_loss_that_the_proposer_saw() -> None:
     noted = spare()
     noted.agent.now = 2.0
-    reason = "a (server 0) is gone and its seats are free, b (server 0) joins"
+    reason = "a (server 0) is gone and its tasks are free, b (server 0) joins"
     noted.publishes(1, {"c": has(WORKER), "b": has(SERVER, since=1)}, by="c", reason=reason)
     noted.timeline.spawned(1, 2.1)
     noted.agent.now = 2.3
@@ -250,7 +250,7 @@ def test_a_newcomer_whose_first_try_fails_is_counted_from_the_loss_that_the_prop
     noted.timeline.working(1, 0, 2.6, 2.6)
     found = noted.told(2.6)
     assert (found.foreign, found.rev, found.asked_at) == (True, 1, 2.0)
-    whole = begun(found, "a was lost; b joins", {"detect": 0.004, "seat": 2.0, "decide": 0.001, "publish": 0.002})
+    whole = begun(found, "a was lost; b joins", {"detect": 0.004, "assign": 2.0, "decide": 0.001, "publish": 0.002})
     assert not whole.start
     assert whole.total_s == pytest.approx(0.6 + 2.007)
 
@@ -285,10 +285,10 @@ def test_a_node_that_failed_and_did_not_propose_its_start_has_the_wait_under_sea
     noted.timeline.spawned(1, 6.1)
     noted.timeline.working(1, 0, 6.3, 6.3)
     found = noted.told(6.3)
-    assert milliseconds(found.phases)["seat"] == 3950
-    whole = begun(found, "", {"detect": 0.0, "seat": 3.5, "decide": 0.002, "publish": 0.008})
+    assert milliseconds(found.phases)["assign"] == 3950
+    whole = begun(found, "", {"detect": 0.0, "assign": 3.5, "decide": 0.002, "publish": 0.008})
     assert whole.line == (
-        "b failed and starts again: back in 4.30 s: detect 4 ms · stop 46 · seat 3940 · decide 2 · publish 8 · "
+        "b failed and starts again: back in 4.30 s: detect 4 ms · stop 46 · assign 3940 · decide 2 · publish 8 · "
         "spawn 100 · step 200"
     )
     assert whole.began == 2.0

@@ -101,7 +101,7 @@ def test_a_loss_is_counted_from_its_first_sign_to_the_first_step_and_the_phases_
     assert (found.before, found.g, found.why, found.end, found.complete) == (
         1,
         2,
-        ChangeReason.LOSS,
+        ChangeReason.NODE_LOST,
         PhaseEnd.STEPPED,
         True,
     )
@@ -114,7 +114,7 @@ def test_a_loss_is_counted_from_its_first_sign_to_the_first_step_and_the_phases_
     assert found.line.startswith(
         "a was lost (its lease ended): back in 0.15 s: detect 13 ms · decide 1 · publish 2 · stop"
     )
-    assert found.line.endswith(" · group 30 · restore 20 · step 30; at least 2 steps again")
+    assert found.line.endswith(" · group 30 · restore 20 · step 30; at least 2 steps repeated")
 
 
 def test_a_link_that_closed_is_where_the_loss_began() -> None:
@@ -259,7 +259,7 @@ def test_who_says_nothing_knows_its_own_recoveries_all_the_same() -> None:
 def test_a_node_that_is_not_in_the_new_world_forgets_it_at_its_go() -> None:
     noted = Noted()
     noted.started()
-    noted.agent.world(2, "a", why=ChangeReason.SHRINK, before=Predecessor(1, ("a", "b"), ChangeReason.SHRINK))
+    noted.agent.world(2, "a", why=ChangeReason.SCALE_DOWN, before=Predecessor(1, ("a", "b"), ChangeReason.SCALE_DOWN))
     noted.agent.gone()
     noted.agent.go(2)
     assert noted.timeline.end() is None
@@ -387,7 +387,9 @@ def test_a_first_start_is_counted_from_the_command() -> None:
     found = timeline.take(9.0)
     assert found is not None
     assert found.start
-    assert found.line.startswith("1 of 1 node is here: first step 2.10 s after the command: join 1000 ms · meet 0 · ")
+    assert found.line.startswith(
+        "1 of 1 node is here: first step 2.10 s after the command: join 1000 ms · rendezvous 0 · "
+    )
     event = of_recovery(found, "b", 12.0, 12.0)
     assert (event.what, event.g, event.text) == (EventKind.START, 1, found.line)
     assert sum(event.phases.values()) == pytest.approx(2.1)

@@ -82,7 +82,7 @@ def test_an_older_generation_can_no_longer_save(tmp_path: Path, monkeypatch: pyt
     folder_of(tmp_path, monkeypatch, "job/2")
     with pytest.raises(CheckpointError, match="this worker is of generation job/1 and may not write there"):
         save(old, 3)
-    with pytest.raises(CheckpointError, match="comes too late"):
+    with pytest.raises(CheckpointError, match="which is newer than"):
         folder_of(tmp_path, monkeypatch, "job/1")
 
 
@@ -104,7 +104,7 @@ def test_another_job_that_takes_the_folder_is_named(tmp_path: Path, monkeypatch:
     old = folder_of(tmp_path, monkeypatch, "first/1")
     folder_of(tmp_path, monkeypatch, "second/1")
     with pytest.raises(
-        CheckpointError, match=r"another job \(second/1\) has claimed .*give each job its own output_dir"
+        CheckpointError, match=r"another job \(second/1\) has claimed .*use a separate output_dir for each job"
     ):
         save(old, 3)
 
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="give another output_dir"):
+    with pytest.raises(CheckpointError, match="use another output_dir"):
         folder_of(tmp_path / "file" / "below", monkeypatch, "job/1")
 
 

@@ -19,9 +19,9 @@ def test_nodes_that_are_there_and_do_not_count_are_named_with_the_reason() -> No
     job.join("c", slots=2)
     job.drain("b")
     assert absent_nodes(job.view, {"a": "refused", "c": "refused"}) == (
-        "a is registered but cannot be reached from here: refused",
-        "b does not count: it leaves (SIGTERM)",
-        "c does not count: it brings 2 cards, the job uses 4",
+        "a is registered, but this node cannot connect to it: refused",
+        "b does not count: it is leaving (SIGTERM)",
+        "c does not count: it offers 2 workers per node, the job uses 4",
     )
 
 
@@ -36,6 +36,6 @@ def test_a_sentence_names_five_and_counts_the_rest() -> None:
     job = Job("9", slots=4)
     job.join(" ".join(f"n{number}" for number in range(9)), slots=2)
     said = words(absent_nodes(job.view))
-    assert said.startswith("; n0 does not count: it brings 2 cards, the job uses 4; n1 does not")
+    assert said.startswith("; n0 does not count: it offers 2 workers per node, the job uses 4; n1 does not")
     assert said.endswith("; and 4 more")
     assert said.count("does not count") == 5

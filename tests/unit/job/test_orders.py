@@ -72,12 +72,12 @@ def test_an_order_takes_away_those_of_nodes_that_are_gone() -> None:
 @pytest.mark.parametrize(
     ("spec", "wanted", "words"),
     [
-        ({"ips": ("a", "b")}, "3", "the job's --ips names 2; use 2 at most"),
+        ({"ips": ("a", "b")}, "3", "the job's --ips lists 2; use at most 2"),
         ({"ips": ("a", "b")}, "2", ""),
         (
             {"layout": PsLayout(server_num=1, worker_num=1)},
             "2",
-            "seats of this parameter-server job",
+            "tasks of this parameter-server job",
         ),
         ({"layout": PsLayout(server_num=1, worker_num=1, separate=True)}, "2", ""),
         ({"mode": JobMode.TORCHRUN}, "2", ""),
@@ -103,19 +103,21 @@ def in_words(job: Job, wanted: str) -> str:
 
 def test_a_world_that_runs_trains_on_where_more_are_wanted_than_there_are() -> None:
     job = job_with()
-    assert in_words(job, "3:3") == "it trains on with 2; after the next change it holds until 1 more comes"
+    assert in_words(job, "3:3") == (
+        "training continues with 2; after the next change the job waits until 1 more node joins"
+    )
     job.join("c")
-    assert in_words(job, "3:3") == "2 nodes run: 1 that waits will be taken in"
+    assert in_words(job, "3:3") == "2 nodes run: 1 waiting node will join"
 
 
 def test_a_job_that_has_no_world_holds_where_more_are_wanted_than_there_are() -> None:
     job = Job("2")
     job.join("a")
-    assert in_words(job, "3:3") == "1 node here: the job holds until 2 more come"
+    assert in_words(job, "3:3") == "1 node registered: the job waits until 2 more nodes join"
 
 
 def test_an_event_of_a_time_after_which_no_key_has_room_moves_no_others() -> None:
-    event = HistoryEvent(at=NOW, node="n", what=EventKind.ORDER, g=1)
+    event = HistoryEvent(at=NOW, node="n", what=EventKind.ACTION, g=1)
     (put,) = remember(KEYS, event, [f"{KEYS.events}99999999999999-x"])
     assert isinstance(put, Put)
     assert put.key == f"{KEYS.events}00000001000000-n"

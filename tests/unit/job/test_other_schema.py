@@ -48,18 +48,18 @@ def foreign(stored: Stored) -> NamedJob:
     keys = job.keys
     stored.core.txn((), (Put(keys.spec, b'{"schema":99,"nodes":"1-4"}'), Put(keys.incarnation, b"\xff")))
     stored.core.txn((), (Put(keys.verdict, b"{}"), Put(keys.generation, b"\x00"), Put(keys.member("a"), b"[]")))
-    stored.core.txn((), (Put(keys.events + "00001000000000-a", b"{}"), Put(keys.course, b"junk")))
+    stored.core.txn((), (Put(keys.events + "00001000000000-a", b"{}"), Put(keys.curve, b"junk")))
     return job
 
 
 def events(job: NamedJob) -> Awaitable[object]:
     assert EVENTS.run is not None
-    return EVENTS.run(job, argparse.Namespace(json=False, follow=False))
+    return EVENTS.run(job, argparse.Namespace(output="text", follow=False))
 
 
 def status(job: NamedJob) -> Awaitable[object]:
     assert STATUS.run is not None
-    return STATUS.run(job, argparse.Namespace(json=False, watch=None))
+    return STATUS.run(job, argparse.Namespace(output="text", watch=None))
 
 
 READERS: dict[str, Callable[[NamedJob], Awaitable[object]]] = {
@@ -95,7 +95,7 @@ def test_the_list_of_jobs_has_it_with_the_reason(stored: Stored, job: NamedJob) 
     assert other == JobLine(
         job_id="j1", state="unreadable", nodes=1, last_event_at=1_000_000.0, reason=f"{WORDS}; {FIX}"
     )
-    assert (own.job_id, own.state) == ("j2", "nobody here")
+    assert (own.job_id, own.state) == ("j2", "no nodes")
 
 
 def test_the_doctor_has_one_check_of_it(stored: Stored, job: NamedJob) -> None:

@@ -72,7 +72,7 @@ def test_a_rank_is_on_the_node_of_its_place_once_there_is_a_go() -> None:
 
 
 def test_while_the_gate_is_closed_it_is_where_it_was_before() -> None:
-    before = Predecessor(3, ("c-host-1", "a-1"), ChangeReason.LOSS)
+    before = Predecessor(3, ("c-host-1", "a-1"), ChangeReason.NODE_LOST)
     assert locate(view(go=3, before=before), Role.WORKER, 1) == ProcessLocation("c-host-1", "c-host", (3, 0))
     assert locate(view(go=3, before=before), Role.WORKER, 4) is None
     assert locate(view(go=None), Role.WORKER, 0) is None
@@ -91,8 +91,8 @@ def test_of_an_older_run_nothing_is_there() -> None:
 
 def test_why_a_process_is_nowhere_is_a_sentence() -> None:
     assert why_absent(view(go=4), Role.WORKER, 7) == "there is no rank 7: generation 4 has the ranks 0 to 3"
-    assert "known by their ranks, 0 to 3" in why_absent(view(go=4), Role.SERVER, 0)
+    assert "its workers by rank, 0 to 3" in why_absent(view(go=4), Role.SERVER, 0)
     assert why_absent(view(go=4, tasks=True), Role.SERVER, 5) == (
         "there is no server 5 now: generation 4 has 1 of that role"
     )
-    assert why_absent(StoreView(), Role.WORKER, 0) == "there is no rank 0 yet: no generation has been made"
+    assert why_absent(StoreView(), Role.WORKER, 0) == "there is no rank 0 yet: no generation has formed"

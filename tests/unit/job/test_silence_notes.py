@@ -32,14 +32,14 @@ def says(
 
 def test_a_silent_node_is_noted_with_the_node_that_hears_nothing_and_for_how_long() -> None:
     found = silence_notes(job("a-1", "b-1", "c-1"), {"a-1": says("a-1", silent={"c-1": 1.24})})
-    assert found == {"c-1": "a-1 has heard nothing from it for 1.2 s"}
+    assert found == {"c-1": "a-1 has received nothing from it for 1.2 s"}
 
 
 def test_the_snapshot_of_the_leader_takes_precedence_where_others_know_of_a_node_too() -> None:
     told = {"a-1": says("a-1", silent={"c-1": 1.0}), "b-1": says("b-1", silent={"c-1": 9.0, "a-1": 2.0})}
     assert silence_notes(job("a-1", "b-1", "c-1"), told) == {
-        "a-1": "b-1 has heard nothing from it for 2.0 s",
-        "c-1": "a-1 has heard nothing from it for 1.0 s",
+        "a-1": "b-1 has received nothing from it for 2.0 s",
+        "c-1": "a-1 has received nothing from it for 1.0 s",
     }
 
 

@@ -67,9 +67,9 @@ def test_members_stand_in_their_order_with_their_ranks_and_spares_come_after_the
 
 
 def test_one_line_says_generation_why_run_np_world_size_and_restarts() -> None:
-    status = describe(view("a-1", "b-1", newest=generation(4, "a-1", "b-1", why=ChangeReason.LOSS), go=4), "j")
+    status = describe(view("a-1", "b-1", newest=generation(4, "a-1", "b-1", why=ChangeReason.NODE_LOST), go=4), "j")
     assert head_lines(status, 0.0)[0] == (
-        "Job j: generation 4 (loss: so it is), run 1, np 1:3, world size 4, 2 of 3 restarts charged"
+        "Job j: generation 4 (node lost: so it is), run 1, np 1:3, world size 4, 2 of 3 restarts used"
     )
 
 
@@ -110,7 +110,7 @@ def test_a_member_that_is_no_longer_registered_is_lost_unless_its_outcome_is_the
     world = generation(1, "a-1", "b-1", "c-1")
     status = describe(view("a-1", newest=world, go=1, outcomes={(1, "c-1"): OK}), "j")
     assert states(status) == {"a-1": "running", "b-1": "lost", "c-1": "done"}
-    assert status.now == "about to make the next generation: b-1 was lost (its lease ended)"
+    assert status.now == "about to form the next generation: b-1 was lost (its lease ended)"
 
 
 def test_a_drain_is_shown_with_its_reason() -> None:
@@ -128,23 +128,23 @@ def test_an_outcome_of_an_older_generation_says_nothing_about_this_one() -> None
 
 
 def test_at_the_gate_those_whose_old_workers_are_there_are_stopping_and_the_others_wait_for_the_go() -> None:
-    before = Predecessor(1, ("a-1", "b-1", "c-1", "d-1"), ChangeReason.LOSS)
+    before = Predecessor(1, ("a-1", "b-1", "c-1", "d-1"), ChangeReason.NODE_LOST)
     status = describe(
         view(
             "a-1",
             "b-1",
             "d-1",
             "e-1",
-            newest=generation(2, "a-1", "b-1", "e-1", before=before, why=ChangeReason.LOSS),
+            newest=generation(2, "a-1", "b-1", "e-1", before=before, why=ChangeReason.NODE_LOST),
             go=1,
             outcomes={(1, "a-1"): STOPPED},
         ),
         "j",
     )
     assert states(status) == {
-        "a-1": "waiting for go",
+        "a-1": "at the barrier",
         "b-1": "stopping",
-        "e-1": "waiting for go",
+        "e-1": "at the barrier",
         "d-1": "stopping",
         "c-1": "lost",
     }
@@ -157,27 +157,29 @@ def test_who_left_the_old_world_in_order_is_not_shown_any_more() -> None:
     before = Predecessor(1, ("a-1", "b-1"), ChangeReason.DRAIN)
     outcomes = {(1, "a-1"): STOPPED, (1, "b-1"): STOPPED}
     status = describe(view("a-1", newest=generation(2, "a-1", before=before), go=1, outcomes=outcomes), "j")
-    assert states(status) == {"a-1": "waiting for go"}
+    assert states(status) == {"a-1": "at the barrier"}
 
 
 def test_nobody_is_shown_as_lost_once_the_next_world_runs() -> None:
-    before = Predecessor(1, ("a-1", "b-1"), ChangeReason.LOSS)
+    before = Predecessor(1, ("a-1", "b-1"), ChangeReason.NODE_LOST)
     status = describe(view("a-1", newest=generation(2, "a-1", before=before), go=2), "j")
     assert states(status) == {"a-1": "running"}
 
 
 def test_a_time_that_counts_from_this_look_is_marked() -> None:
-    status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, settle_s=3.0)), "j")
+    status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, join_window_s=3.0)), "j")
     assert status.now == "1 of 3 nodes is here; waiting 3 s more for others to join (or less)"
 
 
-@pytest.mark.parametrize("why", [ChangeReason.GROWTH, ChangeReason.FAILURE])
-@pytest.mark.parametrize("settle_s", [0.0, 30.0])
-def test_when_a_node_joins_a_running_job_is_not_guessed(why: ChangeReason, settle_s: float) -> None:
+@pytest.mark.parametrize("why", [ChangeReason.SCALE_UP, ChangeReason.FAILURE])
+@pytest.mark.parametrize("join_window_s", [0.0, 30.0])
+def test_when_a_node_joins_a_running_job_is_not_guessed(why: ChangeReason, join_window_s: float) -> None:
     """The leader remembers when the job grew; a failure since then does not change that."""
-    spec = msgspec.structs.replace(SPEC, settle_s=settle_s, grow_every_s=60.0, np=Np(low=1, high=4, first=1))
+    spec = msgspec.structs.replace(
+        SPEC, join_window_s=join_window_s, scale_up_interval_s=60.0, np=Np(low=1, high=4, first=1)
+    )
     status = describe(view("a-1", "b-1", "c-1", spec=spec, newest=generation(3, "a-1", "b-1", why=why), go=3), "j")
-    assert status.now == "c-1 joins as soon as it is time (--settle, --grow_every); only the leader knows when"
+    assert status.now == "c-1 joins after --join-window or --scale-up-interval; only the leader knows when"
 
 
 def test_a_host_that_others_do_not_reach_is_not_said_to_join() -> None:
@@ -186,7 +188,7 @@ def test_a_host_that_others_do_not_reach_is_not_said_to_join() -> None:
     shown = view(*listens, newest=generation(3, "a-1", "b-1", why=ChangeReason.QUARANTINED))
     go = Go(g=3, master="a:7000", budget=Budget(hosts=(out,)))
     status = describe(dataclasses.replace(shown, go=StoredDocument(go, 21, 21)), "j")
-    assert status.now == "training with 2 nodes, 1 spare; c is kept out until it can be reached"
+    assert status.now == "training with 2 nodes, 1 spare; c is quarantined until it can be reached"
 
 
 # A job that does not run
@@ -195,7 +197,7 @@ def test_a_host_that_others_do_not_reach_is_not_said_to_join() -> None:
 def test_before_the_first_generation_every_node_is_ready_and_what_is_missing_is_told() -> None:
     status = describe(view("a-1", spec=msgspec.structs.replace(SPEC, np=Np(low=1, high=2, first=2)), leader="a-1"), "j")
     assert head_lines(status, 0.0) == [
-        "Job j: no generation yet, run 1, np 2, 0 of 3 restarts charged",
+        "Job j: no generation yet, run 1, np 2, 0 of 3 restarts used",
         "Leader a-1: 1 of 2 nodes is here; waiting for 1 more",
     ]
     assert states(status) == {"a-1": "ready"}
@@ -206,7 +208,7 @@ def test_a_job_without_a_maximum_lacks_the_nodes_of_its_first_start_and_no_other
     status = describe(view("a-1", spec=spec), "j")
     assert (status.lacking, head_lines(status, 0.0)[0]) == (
         1,
-        "Job j: no generation yet, run 1, np 2+, 0 of 3 restarts charged",
+        "Job j: no generation yet, run 1, np 2+, 0 of 3 restarts used",
     )
     assert describe(view("a-1", "b-1", "c-1", spec=spec), "j").lacking == 0
 
@@ -236,7 +238,7 @@ def test_a_failed_job_shows_the_cause_and_nobody_waits_for_a_go() -> None:
     verdict = Verdict(status=FinalStatus.FAILED, reason="no restart is left", run=1, g=2, at=999.0, cause=cause)
     world = generation(2, "a-1", "b-1", before=Predecessor(1, ("a-1", "b-1"), ChangeReason.FAILURE))
     status = describe(view("a-1", newest=world, go=1, outcomes={(1, "a-1"): STOPPED}, verdict=verdict), "j")
-    assert "The first to fail was rank 3 on host b (node b-1): killed by SIGKILL" in text(status)
+    assert "Root cause: rank 3 on host b (node b-1): killed by SIGKILL" in text(status)
     assert states(status) == {"a-1": "done", "b-1": "done"}
 
 
@@ -254,7 +256,7 @@ GONE = "the key spec of this job was deleted"
 
 def test_a_job_without_a_spec_is_described() -> None:
     status = describe(view("a-1", spec=None, newest=generation(1, "a-1"), go=1), "j")
-    assert (status.np, status.run, status.now) == (None, None, f"{GONE}; a node that joins writes it anew")
+    assert (status.np, status.run, status.now) == (None, None, f"{GONE}; a node that joins writes it again")
     assert states(status) == {"a-1": "running"}
     assert describe(view("a-1", spec=None), "j").now == "the job has no spec yet"
 
@@ -269,8 +271,8 @@ def test_a_document_that_cannot_be_read_is_named() -> None:
     )
     read = ViewReader(keys).read({entry.key: entry for entry in entries}, 9, complete=True)
     lines = head_lines(describe(read, "j"), 0.0)
-    assert "Leader a-1: /elastic/j/spec cannot be read; put it right" in lines
-    assert f"This document cannot be read: {keys.member('b-1')}" in lines
+    assert "Leader a-1: /elastic/j/spec cannot be read; restore it" in lines
+    assert f"Cannot parse etcd key: {keys.member('b-1')}" in lines
 
 
 def test_nothing_that_stands_in_the_store_reaches_the_terminal_as_a_command() -> None:
@@ -341,8 +343,8 @@ def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_
         generation(5, "a-1", "b-1", why=ChangeReason.QUARANTINED), budget=Budget(hosts=(out,))
     )
     status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
-    why = "for 60 s (or less): its workers failed 2 times in a row (exit 1); it comes back by itself"
-    assert cells(status.nodes[2], None) == ("-", "c-1", "c", "-", "kept out", "-", "-", "-", why)
+    why = "for 60 s (or less): its workers failed 2 times in a row (exit 1); it rejoins automatically"
+    assert cells(status.nodes[2], None) == ("-", "c-1", "c", "-", "quarantined", "-", "-", "-", why)
 
 
 def test_a_host_that_others_do_not_reach_is_kept_out_for_longer_than_its_time_if_the_way_is_not_open() -> None:
@@ -351,6 +353,6 @@ def test_a_host_that_others_do_not_reach_is_kept_out_for_longer_than_its_time_if
         budget = Budget(hosts=(msgspec.structs.replace(out, left_s=left_s),))
         newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=ChangeReason.QUARANTINED), budget=budget)
         status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
-        why = f"{until}: a does not reach it; it comes back by itself"
-        assert cells(status.nodes[2], None) == ("-", "c-1", "c", "-", "kept out", "-", "-", "-", why)
+        why = f"{until}: a does not reach it; it rejoins automatically"
+        assert cells(status.nodes[2], None) == ("-", "c-1", "c", "-", "quarantined", "-", "-", "-", why)
         assert "c-1 joins" not in status.now

@@ -75,17 +75,17 @@ def test_who_is_lost_is_missing_by_name_and_who_has_not_come_is_counted() -> Non
     lost = describe(view("a-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
     assert foot_lines(lost, {}) == ["Missing: b-1 is no longer registered"]
     none = describe(view(), "j")
-    assert foot_lines(none, {}) == ["Missing: 1 node: not started yet, or without a way to etcd"]
+    assert foot_lines(none, {}) == ["Missing: 1 node: not started yet, or cannot connect to etcd"]
 
 
 def test_who_leaves_does_not_count() -> None:
     leaves = member("b-1", MemberState.DRAINING, "SIGTERM")
     status = describe(view("a-1", leaves, newest=generation(1, "a-1", "b-1"), go=1), "j")
-    assert foot_lines(status, {}) == ["Missing: b-1 does not count: it leaves (SIGTERM)"]
+    assert foot_lines(status, {}) == ["Missing: b-1 does not count: it is leaving (SIGTERM)"]
 
 
 def test_that_nodes_cannot_be_asked_is_one_line_for_all_of_them() -> None:
     status = describe(view("a-1", "b-1", newest=generation(1, "a-1", "b-1"), go=1), "j")
-    assert foot_lines(status, {"a-1": "node a-1 cannot be asked: refused", "b-1": "the same"}) == [
-        "Not known here: node a-1 cannot be asked: refused (and 1 more)"
+    assert foot_lines(status, {"a-1": "cannot query node a-1: refused", "b-1": "the same"}) == [
+        "No details: cannot query node a-1: refused (and 1 more)"
     ]

@@ -75,7 +75,7 @@ def test_a_job_of_which_something_cannot_be_read_is_stopped_at_once_and_not_with
     key = job.keys.root + name
     stored.core.txn((), (Put(key, b"{bad"),))
     with pytest.raises(
-        OrderRejected, match=f"j1: {key} cannot be read, .* end the job at once: elastic-ctl stop --now"
+        OrderRejected, match=f"j1: cannot parse {key}, .* end the job immediately: elastic-ctl stop --now"
     ):
         given(job, "stop")
     given(job, "stop --now")
@@ -86,14 +86,14 @@ def test_a_job_of_which_something_cannot_be_read_is_stopped_at_once_and_not_with
 
 def test_a_job_whose_spec_is_gone_is_stopped_at_once_and_not_with_a_save(stored: Stored, job: NamedJob) -> None:
     stored.core.txn((), (Delete(KeyRange.key(job.keys.spec)),))
-    with pytest.raises(OrderRejected, match=f"j1: {job.keys.spec} is not there, .* elastic-ctl stop --now"):
+    with pytest.raises(OrderRejected, match=f"j1: {job.keys.spec} is missing, .* elastic-ctl stop --now"):
         given(job, "stop")
     given(job, "stop --now")
     assert job.keys.verdict in stored.left()
 
 
 def test_a_job_that_never_began_is_not_stopped(stored: Stored) -> None:
-    with pytest.raises(OrderRejected, match="j1 has never begun"):
+    with pytest.raises(OrderRejected, match="j1 has never started"):
         given(stored.put("j1", "incarnation"), "stop --now")
 
 
@@ -104,7 +104,7 @@ def test_where_nothing_can_be_read_any_more_a_stop_is_waited_for_to_its_end(
     job = stored.put("j1", "incarnation")
     stored.core.txn((), (Put(job.keys.root + name, b"{bad"), Delete(KeyRange.key(job.keys.generation))))
     assert STOP.run is not None
-    assert asyncio.run(awaited_code(STOP.run(job, argparse.Namespace(now=True, no_wait=False)))) == 0
+    assert asyncio.run(awaited_code(STOP.run(job, argparse.Namespace(now=True, no_wait=False, yes=True)))) == 0
     assert "Job j1 was stopped" in capsys.readouterr().out
 
 
@@ -132,7 +132,7 @@ def test_a_verdict_that_an_operator_writes_stands_in_the_history_after_the_order
     given(job, "stop --now")
     listing = stored.core.list(KeyRange.prefix(job.keys.events))
     order, verdict = events.read(job.keys, listing.entries)[-2:]
-    assert (order.what, order.g, order.text) == (EventKind.ORDER, 3, "why")
+    assert (order.what, order.g, order.text) == (EventKind.ACTION, 3, "why")
     assert (verdict.what, verdict.g, verdict.run, verdict.node) == (EventKind.VERDICT, 3, 1, order.node)
     assert (verdict.status, verdict.reason, verdict.text) == (FinalStatus.STOPPED, "why", "stopped: why")
     assert len(listing.entries) <= events.KEPT
@@ -141,7 +141,7 @@ def test_a_verdict_that_an_operator_writes_stands_in_the_history_after_the_order
 def test_an_order_to_save_and_to_end_is_no_verdict_yet(stored: Stored, job: NamedJob) -> None:
     given(job, "stop")
     (event,) = events.read(job.keys, stored.core.list(KeyRange.prefix(job.keys.events)).entries)
-    assert event.what is EventKind.ORDER
+    assert event.what is EventKind.ACTION
 
 
 # Many nodes at once
@@ -165,7 +165,7 @@ def test_a_host_with_many_nodes_is_drained_in_as_few_changes_as_a_transaction_al
         stored.core.txn((), (Put(job.keys.leave(name), old),))
     line, told = asyncio.run(drain(job, ["h"], None))
     assert told == nodes
-    assert line.startswith(f"j1: {', '.join(nodes)} ")
+    assert line.startswith(f"j1: draining {', '.join(nodes)}; ")
     found = {node: at for node, at in leaves(job).items() if node in nodes}
     assert sorted(found) == sorted(nodes)
     assert len(set(found.values())) == changes
@@ -213,7 +213,7 @@ def test_it_ends_when_none_has_come_back_for_a_lease(stored: Stored, empty: Name
         before.append(stored.left())
 
     assert stopped(empty, tell) == "j1 is stopped"
-    assert told == ["no node is registered: j1 ends when none has come back within 0.05 s"]
+    assert told == ["no node is registered: j1 ends unless a node returns within 0.05 s"]
     assert empty.keys.halt in before[0]
     assert empty.keys.verdict not in before[0]
     assert empty.keys.verdict in stored.left()
@@ -273,6 +273,6 @@ def test_it_is_ended_at_once_where_that_is_ordered(stored: Stored, empty: NamedJ
 def test_a_key_of_a_member_that_cannot_be_read_is_named(stored: Stored, empty: NamedJob) -> None:
     key = empty.keys.member("a")
     stored.core.txn((), (Put(key, b"{bad"),))
-    with pytest.raises(OrderRejected, match=f"{key} cannot be read, .* elastic-ctl stop --now"):
+    with pytest.raises(OrderRejected, match=f"cannot parse {key}, .* elastic-ctl stop --now"):
         stopped(empty, lambda _: None)
     assert empty.keys.verdict not in stored.left()

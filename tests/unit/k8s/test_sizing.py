@@ -76,13 +76,13 @@ def test_the_least_number_stays_even_when_none_has_a_machine() -> None:
 def test_after_pods_were_taken_back_more_are_asked_for_only_after_a_while() -> None:
     memory = ScalingMemory(taken_back=1000.0)
     decision, memory = decide(of(4), memory, POLICY, 1499.0)
-    assert decision == KeepSize("all 4 pods running; there was no machine for more", 1500.0)
+    assert decision == KeepSize("all 4 pods running; no machine was available for more", 1500.0)
     decision, _ = decide(of(4), memory, POLICY, 1500.0)
     assert decision == ResizeJob(6, "all 4 pods running")
 
 
 def test_with_all_that_are_allowed_nothing_is_to_do() -> None:
-    assert decide(of(6), NEW, POLICY, 0.0) == (KeepSize("all 6 pods running, and more are not allowed"), NEW)
+    assert decide(of(6), NEW, POLICY, 0.0) == (KeepSize("all 6 pods running, the maximum"), NEW)
 
 
 @pytest.mark.parametrize(("size", "becomes"), [(1, 2), (9, 6)])
@@ -93,12 +93,12 @@ def test_a_job_outside_of_the_range_is_brought_into_it(size: int, becomes: int) 
 @pytest.mark.parametrize(
     ("wanted", "decision"),
     [
-        ("3", ResizeJob(3, f"the annotation {WANTED} says 3")),
-        ("4", KeepSize(f"the annotation {WANTED} says 4")),
-        ("60", ResizeJob(6, f"the annotation {WANTED} says 60, and --np allows 2 to 6")),
-        ("-1", ResizeJob(2, f"the annotation {WANTED} says -1, and --np allows 2 to 6")),
-        ("9" * 5000, KeepSize(f"the annotation {WANTED} is {'9' * 40!r} and no number; write one, or remove it")),
-        ("all", KeepSize(f"the annotation {WANTED} is 'all' and no number; write one, or remove it")),
+        ("3", ResizeJob(3, f"the annotation {WANTED} is 3")),
+        ("4", KeepSize(f"the annotation {WANTED} is 4")),
+        ("60", ResizeJob(6, f"the annotation {WANTED} is 60, and --np allows 2 to 6")),
+        ("-1", ResizeJob(2, f"the annotation {WANTED} is -1, and --np allows 2 to 6")),
+        ("9" * 5000, KeepSize(f"the annotation {WANTED} is {'9' * 40!r}, not a number; write one, or remove it")),
+        ("all", KeepSize(f"the annotation {WANTED} is 'all', not a number; write one, or remove it")),
     ],
 )
 def test_the_annotation_counts_instead_of_the_machines(wanted: str, decision: KeepSize | ResizeJob) -> None:
@@ -118,7 +118,7 @@ def test_a_job_of_which_a_node_was_drained_grows_again_when_the_others_go_on() -
     decision, memory = decide(of(4, done=(1, 2)), memory, POLICY, 160.0)
     assert decision == ResizeJob(6, "2 of 4 pods running, the others ended")
     decision, _ = decide(of(6, done=(1, 2)), memory, POLICY, 160.0)
-    assert decision == KeepSize("4 of 6 pods running, the others ended, and more are not allowed")
+    assert decision == KeepSize("4 of 6 pods running, the others ended, the maximum")
 
 
 def test_pods_without_a_machine_are_taken_back_also_where_a_node_was_drained() -> None:
@@ -166,7 +166,7 @@ def test_a_number_of_somebody_s_own_does_not_complete_a_job_of_which_the_first_w
     for now in (0.0, 100.0):
         _, memory = decide(of(4, done=(0, 1)), memory, POLICY, now)
     decision, _ = decide(of(4, done=(0, 1), wanted="2"), memory, POLICY, 200.0)
-    assert decision == ResizeJob(3, f"the annotation {WANTED} says 2, and the first 2 have ended")
+    assert decision == ResizeJob(3, f"the annotation {WANTED} is 2, and the first 2 have ended")
     decision, _ = decide(of(8, done=(0, 1, 2, 3, 4, 5, 6)), memory, POLICY, 0.0)
     assert decision == KeepSize("7 of 8 pods ended", 100.0)
 
@@ -186,7 +186,7 @@ def test_the_annotation_does_not_keep_a_job_open_that_has_completed() -> None:
     decision, _ = decide(of(3, done=(0, 1, 2), wanted="4"), NEW, POLICY, 0.0)
     assert decision == KeepSize("3 of 3 pods ended")
     decision, _ = decide(of(4, done=(0,), wanted="3"), NEW, POLICY, 0.0)
-    assert decision == ResizeJob(3, f"the annotation {WANTED} says 3")
+    assert decision == ResizeJob(3, f"the annotation {WANTED} is 3")
 
 
 def test_a_job_that_has_ended_or_is_suspended_is_left_alone() -> None:

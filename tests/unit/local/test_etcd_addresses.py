@@ -50,9 +50,9 @@ def test_what_is_to_be_served_is_an_address_of_this_machine_or_all_of_them() -> 
 @pytest.mark.parametrize(
     ("host", "said"),
     [
-        (ELSEWHERE, rf"^--serve {ELSEWHERE} is not an address of this machine; name one of its own: "),
+        (ELSEWHERE, rf"^--serve {ELSEWHERE} is not an address of this host; use one of its own: "),
         (ELSEWHERE, rf"\(NAT\), use --serve 0\.0\.0\.0 --host {ELSEWHERE}$"),
-        ("nosuch.invalid", r"^--serve nosuch\.invalid: this machine finds no address for that name"),
+        ("nosuch.invalid", r"^--serve nosuch\.invalid: this host cannot resolve that name"),
     ],
 )
 def test_another_address_is_refused_with_those_of_this_machine(host: str, said: str) -> None:
@@ -67,18 +67,18 @@ def test_a_port_in_use_is_refused_with_its_address_and_the_flag_that_chooses_ano
         other.listen()
         port = other.getsockname()[1]
         for hosts in (("127.0.0.1",), ("127.0.0.2", "127.0.0.1"), ("0.0.0.0",)):
-            with pytest.raises(ConfigError, match=rf"^port {port} of .* is in use.*--serve_port"):
+            with pytest.raises(ConfigError, match=rf"^port {port} of .* is in use.*--serve-port"):
                 check_port(ServedAddresses(hosts, hosts[0]), port)
     check_port(ServedAddresses(("127.0.0.1",), "127.0.0.1"), port)
 
 
 def test_an_address_that_cannot_be_listened_at_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConfigError, match=r"^port 2000 of 203\.0\.113\.7 cannot be had \("):
+    with pytest.raises(ConfigError, match=r"^port 2000 of 203\.0\.113\.7 cannot be used \("):
         check_port(ServedAddresses((ELSEWHERE,), ELSEWHERE), 2000)
 
 
 def test_the_warning_about_an_old_etcd_says_who_reaches_it_and_is_the_one_of_the_page() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "guides/security.md").read_text()
     assert old_release("3.5.1", closed=True) in page
-    assert "3.5.1, a release with known vulnerabilities, to everybody" in old_release("3.5.1", closed=False)
-    assert "serves an etcd of an unknown release, to" in old_release("", closed=True)
+    assert "3.5.1, a release with known vulnerabilities, open to every client" in old_release("3.5.1", closed=False)
+    assert "runs an etcd of an unknown release, open to" in old_release("", closed=True)

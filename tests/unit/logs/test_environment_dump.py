@@ -57,4 +57,4 @@ def test_it_is_written_whole_for_its_owner_only(tmp_path: Path) -> None:
     assert (tmp_path / "envlog.server.3").read_text() == "A=x\n"
     assert told == []
     writer.do(WriteEnvironment(path_bytes(tmp_path / "none"), "envlog.3", b""))
-    assert told == ["envlog.<rank> cannot be written (No such file or directory); training goes on"]
+    assert told == ["cannot write envlog.<rank> (No such file or directory); training continues"]

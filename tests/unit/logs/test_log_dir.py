@@ -51,7 +51,7 @@ def test_the_logs_of_an_agent_that_writes_there_are_kept(tmp_path: Path, first_o
         fill(tmp_path)
         with log_folder(tmp_path, overwrite=True) as second:
             assert second.note == (
-                f"--log_overwrite: another agent writes into {tmp_path}, so that its logs are appended to"
+                f"--log-overwrite: another agent writes into {tmp_path}, so its logs are appended to"
             )
         assert names(tmp_path) == {*OURS, *NOT_OURS}
     with log_folder(tmp_path, overwrite=True) as third:
@@ -61,13 +61,15 @@ def test_the_logs_of_an_agent_that_writes_there_are_kept(tmp_path: Path, first_o
 
 def test_a_folder_that_cannot_be_is_an_error_with_its_mend(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="name a folder that can be written with --log_dir"):
+    with pytest.raises(ConfigError, match="choose a writable folder with --log-dir"):
         entered(log_folder(tmp_path / "file"))
 
 
 def test_a_log_that_cannot_be_deleted_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "workerlog.0").mkdir()
-    with pytest.raises(ConfigError, match=r"--log_overwrite cannot delete .*/workerlog\.0 .*; name another --log_dir"):
+    with pytest.raises(
+        ConfigError, match=r"--log-overwrite cannot delete .*/workerlog\.0 .*; choose another --log-dir"
+    ):
         entered(log_folder(tmp_path, overwrite=True))
 
 
@@ -83,8 +85,8 @@ def test_another_job_has_a_folder_of_its_own_below_and_says_so_until_the_first_i
             with log_folder(tmp_path, job="j10", below="j10") as other:
                 assert other.path == tmp_path / "j10"
                 assert other.moved == (
-                    f"another job (j1) writes its logs into {tmp_path}; the logs of this one are in {tmp_path}/j10 "
-                    "(--log_dir names another folder)"
+                    f"another job (j1) writes its logs into {tmp_path}; the logs of this job are in {tmp_path}/j10 "
+                    "(--log-dir names another folder)"
                 )
     with log_folder(tmp_path, job="j10", below="j10") as alone:
         assert (alone.path, alone.moved) == (tmp_path, "")
@@ -109,7 +111,7 @@ def test_jobs_of_one_name_in_different_stores_share_no_folder(tmp_path: Path) ->
     ],
 )
 def test_the_host_that_serves_etcd_is_of_the_same_job_as_the_others(server: str, flags: str, known_as: str) -> None:
-    config = parse(["--elastic_server", server, "--job_id", "j1", *flags.split(), "train.py"], {})
+    config = parse(["--elastic-server", server, "--job-id", "j1", *flags.split(), "train.py"], {})
     assert cli._job(config) == known_as
 
 

@@ -60,7 +60,7 @@ class TestTheFrameOfAStart:
         log = RotatingFile(tmp_path, "==== one ====", told.append)
         log.write(b"lost")
         log.close()
-        assert told == [f"{tmp_path} cannot be written (Is a directory); what its worker says is not kept"]
+        assert told == [f"cannot write {tmp_path} (Is a directory); its worker's output is not logged"]
 
 
 class TestEndpoints:
@@ -134,11 +134,11 @@ class TestTheFolder:
     @pytest.mark.parametrize("name", ["file", "file/below"])
     def test_one_that_cannot_be_is_an_error_with_its_mend(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(ConfigError, match="--log_dir"):
+        with pytest.raises(ConfigError, match="--log-dir"):
             check_log_dir(tmp_path / name)
 
     def test_one_that_cannot_be_written_is_an_error(self) -> None:
-        with pytest.raises(ConfigError, match="cannot be written"):
+        with pytest.raises(ConfigError, match="cannot write "):
             check_log_dir(Path("/proc/self"))
 
 
@@ -201,5 +201,5 @@ class TestTheNarrator:
         writer = LogWriter(lambda text, quietly: told.append(text))
         for _ in range(3):
             writer.do(AppendShared(path_bytes(tmp_path / "none" / LAUNCHER_LOG), b"line\n"))
-        why = "cannot be written (No such file or directory); it is not complete"
-        assert told == [f"{tmp_path}/none/launcher.log {why}"]
+        why = "(No such file or directory); it is not complete"
+        assert told == [f"cannot write {tmp_path}/none/launcher.log {why}"]

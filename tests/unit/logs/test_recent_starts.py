@@ -113,3 +113,35 @@ def test_the_last_lines_are_those_of_all_that_was_written(starts: list[list[byte
     found, missing, place = read(logs, logs.begins(NAME, (0, 0), lines))
     assert (found, missing) == (b"".join(written[-lines:] if lines else ()), 0)
     assert logs.piece(NAME, place)[0] == b""
+
+
+def test_lines_that_are_older_than_an_age_are_left_out_with_the_starts_before_them() -> None:
+    logs, clock = RecentStarts(), Clock()
+    first = start(logs, clock=clock)
+    first.write(b"one\n")
+    clock.now += 10.0
+    second = start(logs, (2, 0), clock=clock)
+    second.write(b"two\nthr")
+    clock.now += 10.0
+    second.write(b"ee\nfour\n")
+
+    def since(age_s: float, lines: int = 100) -> bytes:
+        return read(logs, logs.begins(NAME, (0, 0), lines, age_s))[0]
+
+    assert since(5.0) == b"three\nfour\n", "a line that was begun before is whole"
+    assert since(5.0, lines=1) == b"four\n"
+    assert since(15.0) == b"==== gen 2 ====\ntwo\nthree\nfour\n"
+    assert since(25.0) == b"==== gen 1 ====\none\n==== gen 2 ====\ntwo\nthree\nfour\n"
+    clock.now += 10.0
+    assert since(5.0) == b""
+    second.write(b"five\n")
+    assert since(5.0) == b"five\n"
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now

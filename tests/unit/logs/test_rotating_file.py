@@ -206,7 +206,7 @@ def test_what_no_disk_takes_is_told_once_and_the_log_says_how_much_is_missing(tm
         f"==== {missing} bytes are missing here: File too large ====",
         "==== rank 0 gen 1 ended: exit 0 ====",
     ]
-    assert told == [f"{path} cannot be written (File too large); what its worker says is not kept"]
+    assert told == [f"cannot write {path} (File too large); its worker's output is not logged"]
 
 
 def test_a_folder_in_which_nothing_can_be_renamed_costs_the_text_and_nothing_else(tmp_path: Path) -> None:
@@ -218,21 +218,21 @@ def test_a_folder_in_which_nothing_can_be_renamed_costs_the_text_and_nothing_els
         log.write(b"x" * 100_000)
     log.close()
     assert path.stat().st_size <= BOUND // 2
-    assert told == [f"{path} cannot be written (Is a directory); what its worker says is not kept"]
+    assert told == [f"cannot write {path} (Is a directory); its worker's output is not logged"]
 
 
 def test_what_never_came_is_counted_in_front_of_the_next_line_and_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "workerlog.0"
     log = log_of(path)
     log.write(b"one\ntw")
-    log.note_lost_bytes(7, "the disk stood still")
+    log.note_lost_bytes(7, "the disk was stalled")
     log.write(b"four\n")
     log.note_lost_bytes(0, "")
-    log.note_lost_bytes(3, "the disk stood still")
+    log.note_lost_bytes(3, "the disk was stalled")
     log.close()
     assert path.read_text().splitlines() == [
-        *(HEADER, "one", "tw", "==== 7 bytes are missing here: the disk stood still ====", "four"),
-        "==== 3 bytes are missing here: the disk stood still ====",
+        *(HEADER, "one", "tw", "==== 7 bytes are missing here: the disk was stalled ====", "four"),
+        "==== 3 bytes are missing here: the disk was stalled ====",
     ]
 
 
@@ -252,7 +252,7 @@ def test_a_disk_that_says_at_the_end_that_it_has_no_room_is_told_once_and_no_oth
     log.close()
     log.write(b"late")
     assert os.listdir("/proc/self/fd") == before
-    assert told == [f"{path} cannot be written ({full_on_close.WORDS}); what its worker says is not kept"]
+    assert told == [f"cannot write {path} ({full_on_close.WORDS}); its worker's output is not logged"]
 
 
 def test_a_disk_that_does_not_know_its_file_any_more_is_told_once(
@@ -273,4 +273,4 @@ def test_a_disk_that_does_not_know_its_file_any_more_is_told_once(
     log.close()
     monkeypatch.undo()
     assert os.listdir("/proc/self/fd") == before
-    assert told == [f"{path} cannot be written ({os.strerror(errno.ESTALE)}); what its worker says is not kept"]
+    assert told == [f"cannot write {path} ({os.strerror(errno.ESTALE)}); its worker's output is not logged"]

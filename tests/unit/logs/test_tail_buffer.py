@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs.worker_log import KEPT_BYTES, PIECE_BYTES, TailBuffer
+from launcher.logs.worker_log import KEPT_BYTES, PIECE_BYTES, SPANS_MAX, TailBuffer
 
 SIZES = st.lists(st.sampled_from([1, 7, 1000, PIECE_BYTES // 2 + 1, PIECE_BYTES, 1 << 16]), max_size=60)
 
@@ -36,3 +36,41 @@ def test_a_line_of_ours_ends_an_unfinished_one() -> None:
         recent.add(text)
         recent.add_line(b"ours")
     assert recent.ending().data == b"one\nours\ntwo\nours\n"
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_bytes_are_older_than_an_age_by_the_second_in_which_they_were_written() -> None:
+    clock = Clock()
+    recent = TailBuffer(clock)
+    assert recent.bytes_older_than(1.0) == 0
+    recent.add(b"one\n")
+    clock.now += 10.0
+    recent.add(b"two\n")
+    clock.now += 0.5
+    recent.add(b"three\n")
+    clock.now += 10.0
+    assert recent.bytes_older_than(5.0) is None
+    assert recent.bytes_older_than(10.0) == 4
+    assert recent.bytes_older_than(10.4) == 4
+    assert recent.bytes_older_than(20.6) == 0
+
+
+def test_times_take_little_memory_and_never_leave_out_what_is_new() -> None:
+    clock = Clock()
+    recent = TailBuffer(clock)
+    for _ in range(5 * SPANS_MAX):
+        recent.add(b"x")
+        clock.now += 2.0
+    assert len(recent._spans) <= SPANS_MAX
+    for age_s in (1.0, 2.0, 100.0, 1001.0, 9000.0):
+        older = recent.bytes_older_than(age_s)
+        exact = 5 * SPANS_MAX - int(age_s // 2.0)
+        assert (older if older is not None else recent.bytes_written) <= exact

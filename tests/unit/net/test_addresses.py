@@ -113,7 +113,7 @@ def test_a_loopback_address_is_fine_when_the_store_is_on_this_machine() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "224.0.0.1"])
 def test_an_address_that_is_not_one_machines_is_refused(host: str) -> None:
-    with pytest.raises(ConfigError, match="one machine"):
+    with pytest.raises(ConfigError, match="a single host"):
         advertised(host, {}, ("127.0.0.1:2379",))
 
 
@@ -125,7 +125,7 @@ def test_a_bad_pod_ip_is_named() -> None:
 
 
 def test_a_store_whose_name_has_no_address_is_a_matter_of_time_and_named_as_such() -> None:
-    with pytest.raises(StoreUnavailable, match=r"finds no address for etcd\.invalid; check the spelling, DNS"):
+    with pytest.raises(StoreUnavailable, match=r"cannot resolve etcd\.invalid; check the spelling, DNS"):
         advertised("", {}, ("etcd.invalid:2379",))
 
 
@@ -278,7 +278,9 @@ def test_a_second_address_with_a_label_is_one_of_its_interface(monkeypatch: pyte
 
 @pytest.mark.usefixtures("interfaces")
 def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match=r"no such interface here; use one of lo \(127.*\), eth0 \(10.0.0.7\), ib0"):
+    with pytest.raises(
+        ConfigError, match=r"no such interface on this host; use one of lo \(127.*\), eth0 \(10.0.0.7\), ib0"
+    ):
         nic_address("eth9")
 
 
@@ -298,5 +300,5 @@ def test_the_interface_gives_the_address_unless_a_host_is_named() -> None:
 
 @pytest.mark.usefixtures("interfaces")
 def test_the_loopback_is_no_interface_for_a_store_elsewhere() -> None:
-    with pytest.raises(ConfigError, match=r"--nic lo: 127.0.0.1 reaches only this machine"):
+    with pytest.raises(ConfigError, match=r"--nic lo: 127.0.0.1 is reachable only from this host"):
         advertised("", {}, REMOTE, "lo")

@@ -112,14 +112,14 @@ def test_too_few_free_ports_say_how_many_there_were_and_none_is_held() -> None:
     with hold("", 3, within=(low, low + 2)):
         with pytest.raises(ConfigError) as caught:
             entered(hold("", 4, within=(low, high)))
-        assert str(caught.value) == (f"need 4 free ports in {low}:{high}, found 2; widen --port_range, or free some")
+        assert str(caught.value) == (f"need 4 free ports in {low}:{high}, found 2; widen --port-range, or free some")
         entered(hold("", 2, within=(low, high)))
 
 
 def test_a_range_that_is_too_narrow_says_how_wide_it_must_be() -> None:
     low, high = free_range(5)
     with pytest.raises(
-        ConfigError, match=f"need 6 free ports in {low}:{high}, found 5; widen --port_range to 6 ports$"
+        ConfigError, match=f"need 6 free ports in {low}:{high}, found 5; widen --port-range to 6 ports$"
     ):
         entered(hold("", 6, within=(low, high)))
 
@@ -141,7 +141,7 @@ def test_a_held_port_that_lingers_cannot_be_held_again() -> None:
         with pytest.raises(ConfigError):
             entered(hold("", 1, within=(port, port)))
         with pytest.raises(ConfigError):
-            entered(hold_named(port, "--ctrl_port"))
+            entered(hold_named(port, "--ctrl-port"))
     entered(hold("", 1, within=(port, port)))
 
 
@@ -178,8 +178,8 @@ def test_a_busy_control_port_is_named_and_holds_nothing_else() -> None:
         with pytest.raises(ConfigError) as caught:
             entered(node_ports((0,), within=(low, high), control=low))
         assert str(caught.value) == (
-            f"--ctrl_port {low} cannot be used on this machine (Address already in use); free it, or use another "
-            "--ctrl_port"
+            f"--ctrl-port {low} cannot be used on this machine (Address already in use); free it, or use another "
+            "--ctrl-port"
         )
     with pytest.raises(ConfigError, match="need 5 free ports"):
         entered(node_ports((0,) * 4, within=(low, high), control=low))
@@ -209,10 +209,10 @@ def test_a_node_with_another_loopback_address_comes_while_a_worker_listens_on_th
         with node_ports((0,), control=port, host="127.0.0.2") as second:
             assert second.masters == (port,)
             with pytest.raises(ConfigError):
-                entered(hold_named(port, "--ctrl_port", "127.0.0.2"))
+                entered(hold_named(port, "--ctrl-port", "127.0.0.2"))
         with pytest.raises(ConfigError):
-            entered(hold_named(port, "--ctrl_port"))
-        entered(hold_named(port, "--ctrl_port", "127.0.0.2"))
+            entered(hold_named(port, "--ctrl-port"))
+        entered(hold_named(port, "--ctrl-port", "127.0.0.2"))
 
 
 def test_the_control_port_of_a_job_that_has_just_ended_can_be_held_again() -> None:
@@ -228,12 +228,12 @@ def test_a_control_port_where_somebody_listens_or_is_connected_is_busy() -> None
     (port, _) = free_range(1)
     leave_closed_connections(port)
     with listening(port, reuse=True) as server:
-        with pytest.raises(ConfigError, match=f"--ctrl_port {port} cannot be used"):
-            entered(hold_named(port, "--ctrl_port"))
+        with pytest.raises(ConfigError, match=f"--ctrl-port {port} cannot be used"):
+            entered(hold_named(port, "--ctrl-port"))
         client = socket.create_connection(("127.0.0.1", port))
         accepted, _ = server.accept()
-    with client, accepted, pytest.raises(ConfigError, match=f"--ctrl_port {port} cannot be used"):
-        entered(hold_named(port, "--ctrl_port"))
+    with client, accepted, pytest.raises(ConfigError, match=f"--ctrl-port {port} cannot be used"):
+        entered(hold_named(port, "--ctrl-port"))
 
 
 def leave_closed_connections(port: int) -> None:

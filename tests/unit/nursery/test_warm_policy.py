@@ -19,8 +19,8 @@ PYTHON = (sys.executable, "train.py")
     [
         (["train.py"], ""),
         (["-m", "package.train"], ""),
-        (["--no_warm", "train.py"], NO_WARM),
-        (["run.sh"], "run.sh is not run by python"),
+        (["--no-preload", "train.py"], NO_WARM),
+        (["run.sh"], "run.sh is not a Python script"),
     ],
 )
 def test_what_is_run_by_python_starts_warm_unless_that_is_not_wanted(line: list[str], cold: str) -> None:
@@ -52,11 +52,11 @@ def test_the_nursery_has_the_variables_that_are_read_early_as_its_workers_have_t
         (PYTHON, ""),
         ((sys.executable, "-m", "train", "-u"), ""),
         ((sys.executable, "-c", "pass"), ""),
-        ((sys.executable,), "python has flags of its own"),
-        ((sys.executable, "-m"), "python has flags of its own"),
-        ((sys.executable, "-u", "train.py"), "python has flags of its own"),
-        (("/usr/bin/other", "train.py"), "other is not run by this python"),
-        ((), "nothing is not run by this python"),
+        ((sys.executable,), "Python has command-line flags"),
+        ((sys.executable, "-m"), "Python has command-line flags"),
+        ((sys.executable, "-u", "train.py"), "Python has command-line flags"),
+        (("/usr/bin/other", "train.py"), "other is not run by this Python"),
+        ((), "nothing is not run by this Python"),
     ],
 )
 def test_only_what_this_python_runs_without_flags_is_forked(argv: tuple[str, ...], why: str) -> None:
@@ -67,7 +67,7 @@ def test_only_what_this_python_runs_without_flags_is_forked(argv: tuple[str, ...
 def test_a_worker_with_another_value_than_the_nursery_had_at_its_imports_starts_cold(name: str) -> None:
     assert why_cold(PYTHON, {name: "1"}, {name: "1"}) == ""
     for env, nursery in (({name: "1"}, {}), ({}, {name: "1"}), ({name: "1"}, {name: "2"})):
-        assert why_cold(PYTHON, env, nursery) == f"{name} is not what it was at the start of the nursery"
+        assert why_cold(PYTHON, env, nursery) == f"{name} differs from its value at the start of the fork server"
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_a_number_of_threads_may_differ_and_another_word_for_it_may_not() -> Non
     name = "OMP_NUM_THREADS"
     assert why_cold(PYTHON, {name: "1"}, {}) == why_cold(PYTHON, {name: "4"}, {name: "1"}) == ""
     for env in ({name: "4,2"}, {name: "0"}, {}):
-        assert why_cold(PYTHON, env, {name: "1"}) == f"{name} is not what it was at the start of the nursery"
+        assert why_cold(PYTHON, env, {name: "1"}) == f"{name} differs from its value at the start of the fork server"

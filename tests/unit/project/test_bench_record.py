@@ -1,41 +1,16 @@
-"""What is kept of a recorded recovery, and what the picture says of it."""
+"""What the benchmarks keep of their rounds, and the tables that are made of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
 
-from tests.bench import learning, picture, preparation, rendezvous, results, scale, scenarios
-from tests.bench.recorded import Lane, lanes
+from tests.bench import learning, preparation, rendezvous, results, scale, scenarios
 from tests.bench.results import OURS, Figure
 from tests.bench.steplog import Step
 
 
 def step(at_s: float, node: str, rank: int, number: int, *, world: int = 3) -> Step:
     return Step(at_s, 4 - world, rank, world, number, 100 + rank, node)
-
-
-def test_lanes_are_counted_from_the_kill_and_the_one_that_was_killed_is_the_last() -> None:
-    before = [step(100.0, node, rank, 7) for rank, node in enumerate("cab")]
-    after = [step(100.25, "a", 1, 8, world=2), step(100.3, "b", 0, 8, world=2)]
-    found, around = lanes([*before, *after], took_ms=200.0)
-    assert found == (Lane((-100.0,), (150.0,)), Lane((-100.0,), (200.0,)), Lane((-100.0,)))
-    assert around == (7, 8)
-
-
-def test_the_picture_is_whole_xml_and_says_in_its_title_what_there_is_to_see() -> None:
-    for drawing in picture.drawings().values():
-        root = ElementTree.fromstring(drawing)
-        title = root.find("{http://www.w3.org/2000/svg}title")
-        assert title is not None
-        assert (title.text or "").startswith("One of three nodes is killed: the others train on after")
-
-
-def test_the_picture_says_what_was_killed_and_what_a_silent_host_takes() -> None:
-    for drawing in picture.drawings().values():
-        words = " ".join(ElementTree.fromstring(drawing).itertext())
-        for condition in ("SIGKILL of a node", "without state", "imports only torch", "one machine", "goes silent"):
-            assert condition in words
 
 
 def of_round(what: str, who: str, *rounds: float) -> Figure:
@@ -67,6 +42,12 @@ def test_no_scenario_is_measured_under_a_name_that_another_has() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_every_scenario_and_every_launcher_of_the_table_has_recorded_figures_under_its_name() -> None:
+    measured = results.read("recovery")
+    assert {scenario.what for scenario in scenarios.SCENARIOS} <= {figure.what for figure in measured}
+    assert set(scenarios.COLUMNS.values()) <= {figure.who for figure in measured}
+
+
 def test_a_figure_that_was_written_before_there_were_other_environments_is_of_the_first(tmp_path: Path) -> None:
     figure = '{"what": "w", "who": "o", "unit": "s", "value": 1.0, "rounds": [1.0], "command": "python -m x"}'
     (tmp_path / "recovery.json").write_text(f'{{"machine": "m", "figures": [{figure}]}}')
@@ -96,11 +77,6 @@ def test_the_table_has_beside_each_loss_how_long_it_took_until_all_workers_ran_a
     assert (kept["one of 1000 lost"], kept[scale.running_again(1000)]) == (0.2, 2.0)
     assert (kept["one of 3000 lost"], kept[scale.running_again(3000)]) == (0.3, 3.0)
     assert not any("100 " in what for what in kept)
-
-
-def test_the_pages_of_the_readme_name_both_pictures() -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert all(f"docs/{name}" in readme for name in picture.PAGES)
 
 
 def test_steps_per_second_are_those_of_rank_0_in_two_windows_after_the_first_step_of_the_last_rank() -> None:

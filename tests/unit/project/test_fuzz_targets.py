@@ -29,7 +29,6 @@ def test_good_input_and_what_broke_something_once_break_nothing(target: Target) 
 def test_good_input_that_was_changed_a_little_breaks_nothing(target: Target) -> None:
     @settings(
         max_examples=EXAMPLES.get(target.name, 200),
-        deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

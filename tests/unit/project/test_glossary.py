@@ -1,14 +1,13 @@
-"""The glossary lint finds retired words in prose only, and lets their counts fall but not rise."""
+"""The glossary lint finds retired words, and in prose only."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.lint.glossary import COMMAND, GLOSSARY, Use, complaints, main, record, risen, uses
+from tests.lint.glossary import GLOSSARY, main, uses
 from tests.lint.prose import of_markdown, of_project, of_python
 
 WORDS = {word.name: word for word in GLOSSARY}
@@ -24,10 +23,6 @@ def in_module(name: str, source: str) -> list[int]:
     return [use.line for use in uses(WORDS[name], of_python("module.py", source))]
 
 
-def places(count: int) -> list[Use]:
-    return [Use("docs/page.md", line, "a card") for line in range(1, count + 1)]
-
-
 def test_paragraphs_headings_lists_tables_and_captions_count() -> None:
     source = (
         "# A card\n\nOne Card,\ntwo cards.\n\n| cards |\n|---|\n| a card |\n\n"
@@ -38,7 +33,7 @@ def test_paragraphs_headings_lists_tables_and_captions_count() -> None:
 
 def test_code_links_and_names_in_a_page_do_not_count() -> None:
     source = (
-        "A `card`, --one_card_per_worker, --card, N_card, ELASTIC_CARD, card.py and [a link](card).\n\n"
+        "A `card`, --isolate-gpus, --card, N_card, ELASTIC_CARD, card.py and [a link](card).\n\n"
         "    one card\n\n```console\ncard\n```\n\n<!-- card -->\n"
     )
     assert in_page("card", source) == []
@@ -109,49 +104,18 @@ def test_names_are_unique_and_plain() -> None:
     assert all(re.fullmatch(r"[a-z][a-z ]+", name) for name in WORDS)
 
 
-def test_equal_counts_pass() -> None:
-    assert complaints({"card": places(2), "mend": []}, {"card": 2, "mend": 0}) == []
-
-
-def test_a_risen_count_names_the_replacement_and_five_places() -> None:
-    [line] = complaints({"card": places(7)}, {"card": 6})
-    assert line.startswith("card: 7 uses, 6 recorded. Say instead: GPU")
-    assert line.count("docs/page.md:") == 5
-    assert f"{COMMAND} --list card" in line
-
-
-def test_a_fallen_an_unrecorded_and_a_removed_word_ask_to_write() -> None:
-    lines = complaints({"card": places(1), "mend": places(1)}, {"card": 2, "old": 1})
-    assert [line.partition(":")[0] for line in lines] == ["card", "mend", "old"]
-    assert all(line.endswith(f"{COMMAND} --write") for line in lines)
-
-
-def test_only_a_count_above_the_recorded_one_has_risen() -> None:
-    assert risen({"a": places(3), "b": places(1), "c": places(2), "new": places(9)}, {"a": 2, "b": 2, "c": 2}) == ["a"]
-
-
-def test_the_record_has_one_line_per_word_sorted() -> None:
-    assert record({"b": places(1), "a": []}) == '{\n    "a": 0,\n    "b": 1\n}\n'
-
-
-def test_a_count_is_written_lower_and_never_higher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, path = tmp_path / "README.md", tmp_path / "glossary.json"
-
-    def run(text: str, *arguments: str) -> tuple[int, int]:
-        """Return the exit code, and the count of cards that is recorded afterwards."""
-        page.write_text(text)
-        code = main(arguments, tmp_path, path)
-        return code, json.loads(path.read_text())["card"]
-
-    assert run("a card, a card", "--write") == (0, 2)
-    assert run("a card, a card") == (0, 2)
-    assert run("a card") == (1, 2)
-    assert run("a card", "--write") == (0, 1)
-    assert run("a card, a card") == (1, 1)
-    assert run("a card, a card, no word of mending", "--write") == (1, 1)
-    assert "nothing is recorded, because counts have risen: card" in capsys.readouterr().err
-    assert run("a card,\nno card", "--list", "card") == (0, 1)
-    assert capsys.readouterr().out.splitlines() == ["README.md:1: a card, no card", "README.md:2: a card, no card"]
+def test_each_use_is_a_line_with_its_place_and_the_words_to_write_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("A GPU.\n")
+    assert (main(tmp_path), capsys.readouterr().err) == (0, "")
+    page.write_text("A card,\nno card.\n")
+    assert main(tmp_path) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "README.md:1: card (write: GPU; for a network card: NIC): A card, no card.",
+        "README.md:2: card (write: GPU; for a network card: NIC): A card, no card.",
+    ]
 
 
 def test_pages_and_product_modules_are_read_and_no_tests(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests that docs/seeds.md names fail when the feature of their row is taken out.
+"""Tests that docs/development/requirements.md names fail when the feature of their row is taken out.
 
 A copy of the tree is changed in one place, the row's test is run there and must fail, and the place is put back. Before
 any change all of these tests pass in the copy.

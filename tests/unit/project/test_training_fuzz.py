@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 
 import pytest
 
-from elastic.testing import End, Failure, Loss, Planned, World
+from elastic.testing import End, Failure, NodeFailure, Planned, World
 from elastic.testing.schedule import Until
 from tests.fuzz.training.check import Judge, Rank, read
 from tests.fuzz.training.plan import PLACES, Plan, Training, plan
@@ -58,7 +58,7 @@ def test_ranks_that_start_at_different_steps_are_seen() -> None:
 
 def test_a_step_that_could_be_read_and_was_not_is_seen() -> None:
     assert "starts at step 1, but step 3 could be read" in judged(Failure(3), [ranks(0, 3), ranks(1, 4, ended=True)])
-    assert "step 3 could be read" in judged(Loss(3, nodes=(0,)), [ranks(0, 3), ranks(1, 4, ended=True)])
+    assert "step 3 could be read" in judged(NodeFailure(3, nodes=(0,)), [ranks(0, 3), ranks(1, 4, ended=True)])
 
 
 def test_a_finished_step_that_a_planned_stop_lost_is_seen() -> None:
@@ -78,7 +78,7 @@ def test_other_parameters_at_the_end_are_seen() -> None:
 
 def test_a_checkpoint_that_the_job_knew_of_is_not_passed_over() -> None:
     known = [replace(rank, known=2) for rank in ranks(0, 4, ended=True)]
-    all_lost = Loss(2, nodes=(0, 1))
+    all_lost = NodeFailure(2, nodes=(0, 1))
     assert "the job knew that step 2 is saved" in judged(all_lost, [ranks(0, 2), known])
     assert judged(all_lost, [ranks(0, 2), ranks(0, 4, ended=True)]) == ""
 

@@ -30,14 +30,14 @@ def refused(**said: Any) -> str:
 
 def test_what_the_page_of_oneflow_says_becomes_the_flags_of_the_launcher() -> None:
     made = flags.flags(nodes=NODES, gpu_device_num=1, ctrl_port=9988)
-    assert made == ("--ips=192.168.1.12,192.168.1.11", "--nproc_per_node=1", "--ctrl_port=9988")
+    assert made == ("--ips=192.168.1.12,192.168.1.11", "--nproc-per-node=1", "--ctrl-port=9988")
     config = parse([*made, "train.py"], {})
     assert config.ips == ("192.168.1.12", "192.168.1.11")
     assert (config.slots, config.ctrl_port) == (1, 9988)
 
 
 def test_without_nodes_the_number_of_cards_is_all_that_is_said() -> None:
-    assert flags.flags(gpu_device_num=2) == ("--nproc_per_node=2",)
+    assert flags.flags(gpu_device_num=2) == ("--nproc-per-node=2",)
     assert flags.flags() == ()
 
 
@@ -45,22 +45,22 @@ def test_further_flags_keep_their_names_and_switches_take_no_value() -> None:
     more = {
         "elastic_server": ["a:2379", "b:2379"],
         "np": "1:4",
-        "grace": 2.5,
+        "stop_timeout": 2.5,
         "rerun": True,
         "quiet": False,
         "host": None,
     }
     made = flags.flags(more=more)
-    assert made == ("--elastic_server=a:2379,b:2379", "--np=1:4", "--grace=2.5", "--rerun")
-    assert parse([*made, "--job_id=j", "train.py"], {}).rerun
+    assert made == ("--elastic-server=a:2379,b:2379", "--np=1:4", "--stop-timeout=2.5", "--rerun")
+    assert parse([*made, "--job-id=j", "train.py"], {}).rerun
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
         ({"rerun": 1}, "--rerun is a switch and takes no value"),
-        ({"log_dir": True}, "--log_dir needs a value (DIR)"),
-        ({"log_dir": True, "np": 2}, "--log_dir needs a value (DIR)"),
+        ({"log_dir": True}, "--log-dir needs a value (DIR)"),
+        ({"log_dir": True, "np": 2}, "--log-dir needs a value (DIR)"),
     ],
 )
 @pytest.mark.parametrize("program", [("--", "train.py"), ("-m", "pkg.train"), ("--", sys.executable, "train")])
@@ -85,11 +85,11 @@ def test_an_address_of_ipv6_may_have_brackets() -> None:
         ([{"addr": "a"}, 3], "nodes[1] is 3, not a dict"),
         ([{}], 'nodes[0] has no "addr"'),
         ([{"address": "a"}], 'nodes[0] has no "addr"'),
-        ([{"addr": 12}], "nodes[0]: the address is 12, not a text"),
+        ([{"addr": 12}], "nodes[0]: the address is 12, not a string"),
         ([{"addr": " "}], "nodes[0]: the address is empty"),
         ([{"addr": "a,b"}], "more than one address"),
         ([{"addr": "a", "port": 1}], "nodes[0] has 'port'"),
-        ([{"addr": "a"}, {"addr": "b"}, {"addr": "a"}], "nodes[2] has the address of nodes[0], a; name each once"),
+        ([{"addr": "a"}, {"addr": "b"}, {"addr": "a"}], "nodes[2] has the address of nodes[0], a; list each node once"),
         ([{"addr": "::1"}, {"addr": "[::1]"}], "nodes[1] has the address of nodes[0]"),
     ],
 )
@@ -100,15 +100,18 @@ def test_a_wrong_list_of_nodes_is_one_line_that_names_the_place(nodes: Any, says
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        ({"gpu_device_num": 0}, "gpu_device_num is 0; it is 1 or more"),
+        ({"gpu_device_num": 0}, "gpu_device_num is 0; it must be 1 or more"),
         ({"gpu_device_num": "2"}, "gpu_device_num is '2', not a whole number"),
         ({"gpu_device_num": True}, "gpu_device_num is True, not a whole number"),
-        ({"ctrl_port": 0}, "ctrl_port is 0; it is 1 to 65535"),
+        ({"ctrl_port": 0}, "ctrl_port is 0; it must be 1 to 65535"),
         ({"ctrl_port": 65536}, "ctrl_port is 65536"),
         ({"more": {"np": {}}}, "np is {}"),
         ({"more": {"elastic_server": []}}, "elastic_server is []"),
-        ({"nodes": NODES, "more": {"ips": "a,b"}}, "ips and nodes say the same"),
-        ({"gpu_device_num": 1, "more": {"nproc_per_node": 1}}, "nproc_per_node and gpu_device_num say the same"),
+        ({"nodes": NODES, "more": {"ips": "a,b"}}, "ips and nodes are the same setting"),
+        (
+            {"gpu_device_num": 1, "more": {"nproc_per_node": 1}},
+            "nproc_per_node and gpu_device_num are the same setting",
+        ),
     ],
 )
 def test_a_wrong_value_is_one_line_that_names_the_argument(said: dict[str, Any], says: str) -> None:
@@ -192,5 +195,5 @@ def test_a_python_that_cannot_be_started_again_is_one_line(python: str, monkeypa
     main.__file__ = __file__  # Whatever runs the tests may have no script.
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(sys, "executable", python)
-    with pytest.raises(ConfigError, match="cannot be started again"):
+    with pytest.raises(ConfigError, match="cannot be restarted"):
         relaunch.become_launcher(())

@@ -31,7 +31,7 @@ def test_too_few_open_files_are_told_with_how_many_are_needed(monkeypatch: pytes
 def test_too_few_processes_are_told_with_how_many_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, tasks=20)
     limits_module.check_limits(1)
-    with pytest.raises(ConfigError, match="ulimit -u 20 leaves room for 20 more processes and threads, and 34 are"):
+    with pytest.raises(ConfigError, match="ulimit -u 20 leaves room for 20 more processes and threads, but 34 are"):
         limits_module.check_limits(1, nodes=2)
 
 

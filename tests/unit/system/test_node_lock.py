@@ -93,7 +93,7 @@ def test_a_process_keeps_to_the_folder_that_it_chose_first(tmp_path: Path) -> No
     [
         (
             node_lock.LockLocation("/proc/nowhere", "locks"),
-            "/proc/nowhere/locks cannot be made (No such file or directory)",
+            "/proc/nowhere/locks cannot be created (No such file or directory)",
         ),
         (node_lock.LockLocation("/proc/self", "fd"), "/proc/self/fd cannot be used (No such file or directory)"),
         (node_lock.LockLocation("/tmp", "locks", private=True), "/tmp is not a folder that only you can write"),

@@ -79,7 +79,7 @@ def test_it_is_there_unless_something_says_that_it_should_not() -> None:
     assert may_draw(config(), TERMINAL)
 
 
-@pytest.mark.parametrize("flag", ["--no_live", "--quiet", "--log_format=json"])
+@pytest.mark.parametrize("flag", ["--no-live", "--quiet", "--log-format=json"])
 def test_flags_switch_it_off(flag: str) -> None:
     assert not may_draw(config(flag), TERMINAL)
 

@@ -35,7 +35,7 @@ def test_thousands_of_ranks_do_not_make_an_endless_sentence() -> None:
 def test_a_failure_says_where_who_how_which_log_and_its_last_lines() -> None:
     assert failure_lines(CAUSE) == [
         ABORT,
-        "The first to fail was rank 2 on host 10.0.0.5 (node 10.0.0.5-ab12): killed by SIGKILL, perhaps out of memory.",
+        "Root cause: rank 2 on host 10.0.0.5 (node 10.0.0.5-ab12): killed by SIGKILL, perhaps out of memory.",
         "Its log is log/workerlog.2 on host 10.0.0.5.",
         "On the same node: rank 3: exit 1, log log/workerlog.3.",
         "The last lines of rank 2's log:",
@@ -64,7 +64,7 @@ def test_a_server_that_failed_is_called_a_server_and_not_counted_among_the_train
     cause = msgspec.json.decode(msgspec.json.encode(made), type=Cause)
     assert failure_lines(cause) == [
         "ABORT!!! The parameter server with index=[1] was aborted. Please check its log.",
-        "The first to fail was server 1 on host h (node n): exit 1.",
+        "Root cause: server 1 on host h (node n): exit 1.",
         "Its log is /log/serverlog.1 on host h.",
         "Server 1 wrote nothing to its log.",
     ]
@@ -88,7 +88,7 @@ def test_a_stopped_worker_reads_why() -> None:
 def test_a_node_that_comes_late_reads_when_and_how_and_what_to_do() -> None:
     assert ended_lines(verdict(FinalStatus.COMPLETED), "j1", 1000.0 + 7300) == [
         "Job j1 completed 2 hours ago (run 1, generation 4): all workers ended well.",
-        "To run it again, start it with --rerun; for another job, use another --job_id.",
+        "To run it again, start it with --rerun; for another job, use another --job-id.",
     ]
     failed = ended_lines(verdict(FinalStatus.FAILED, CAUSE), "j1", 1000.0 - 50)
     assert failed[0].startswith("Job j1 failed just now")

@@ -45,23 +45,29 @@ def test_the_defaults_are_those_that_are_shown() -> None:
     settings = read()
     for option in OPTIONS:
         value = getattr(settings, option.field, getattr(settings.config, option.field, None))
-        if option.shown and option.field not in ("attempts", "grow_every_s"):
+        if option.shown and option.field not in ("attempts", "scale_up_interval_s"):
             assert value == option.read(option.shown), option.name
 
 
 def test_options_are_read_as_those_of_elastic_launch() -> None:
     settings = read(
-        join_timeout="60", close_timeout="5", last_call_timeout="1", lease_ttl="2", grow_every="0", key_prefix="/t/e",
+        join_timeout="60", close_timeout="5", last_call_timeout="1", lease_ttl="2", scale_up_interval="0",
+        key_prefix="/t/e",
         silence_timeout="0.3",
     )  # fmt: skip
     config = settings.config
     assert (settings.join_timeout_s, settings.close_timeout_s) == (60.0, 5.0)
-    assert (config.settle_s, config.lease_ttl_s, config.grow_every_s, config.key_prefix) == (1.0, 2.0, 0.0, "/t/e")
+    assert (config.join_window_s, config.lease_ttl_s, config.scale_up_interval_s, config.key_prefix) == (
+        1.0,
+        2.0,
+        0.0,
+        "/t/e",
+    )
     assert config.silence_timeout_s == 0.3
 
 
 def test_the_last_call_is_no_longer_than_a_start_may_settle() -> None:
-    assert read(last_call_timeout="30").config.settle_s == 15.0
+    assert read(last_call_timeout="30").config.join_window_s == 15.0
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ def test_https_and_a_certificate_speak_tls(tmp_path: Path) -> None:
         ({"join_timeout": "soon"}, "--rdzv-conf join_timeout: 'soon' is not a duration"),
         ({"lease_ttl": "1"}, "--rdzv-conf lease_ttl: 1 is not between 2s and 10m"),
         ({"silence_timeout": "0.01"}, "--rdzv-conf silence_timeout: 0.01 is too short"),
-        ({"silence_timeout": "3", "lease_ttl": "2"}, "--silence_timeout 3s is not shorter than --lease_ttl 2s"),
+        ({"silence_timeout": "3", "lease_ttl": "2"}, "--silence-timeout 3s is not shorter than --lease-ttl 2s"),
         (
             {"heartbeat_timeout": "5"},
             "--rdzv-conf heartbeat_timeout: --rdzv-backend elastic-etcd has no such option; use silence_timeout",
@@ -97,12 +103,12 @@ def test_https_and_a_certificate_speak_tls(tmp_path: Path) -> None:
         ({"rerun": "maybe"}, "--rdzv-conf rerun: 'maybe' is neither 1 nor 0"),
         ({"verbose": "1", "quiet": "1"}, "--rdzv-conf: verbose and quiet contradict each other; leave one out"),
         ({"keep_alive_max_attempt": "2"}, "--rdzv-conf keep_alive_max_attempt needs keep_alive_interval; or use"),
-        ({"keep_alive_interval": "2", "lease_ttl": "4"}, "--rdzv-conf lease_ttl and keep_alive_interval say the same"),
+        ({"keep_alive_interval": "2", "lease_ttl": "4"}, "--rdzv-conf lease_ttl and keep_alive_interval set the same"),
         ({"endpoint": ""}, "--rdzv-endpoint is missing; write --rdzv-endpoint HOST:2379, where etcd is"),
         ({"endpoint": "h"}, "--rdzv-endpoint: 'h' has no port; write h:2379"),
         ({"run_id": "a/b"}, "--rdzv-id: 'a/b': a job id has 1 to 128 letters"),
         ({"host": "a b"}, "--local-addr: 'a b' is neither a host name nor an address"),
-        ({"etcd_user": "me"}, "--etcd_user me has no password: add --etcd_password_file FILE, or set"),
+        ({"etcd_user": "me"}, "--etcd-user me has no password: add --etcd-password-file FILE, or set"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_option_and_the_mend(arguments: dict[str, Any], text: str) -> None:
@@ -117,10 +123,10 @@ def test_every_flag_of_ours_that_an_option_stands_for_is_one() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        ("join all the same with --allow_mismatch", "join all the same with allow_mismatch=1 in --rdzv-conf"),
-        ("start it with --rerun; use another --job_id", "start it with rerun=1 in --rdzv-conf; use another --rdzv-id"),
-        ("--settle is 3 there", "last_call_timeout in --rdzv-conf is 3 there"),
-        ("is --elastic_server right?", "is --rdzv-endpoint right?"),
+        ("join anyway with --allow-mismatch", "join anyway with allow_mismatch=1 in --rdzv-conf"),
+        ("start it with --rerun; use another --job-id", "start it with rerun=1 in --rdzv-conf; use another --rdzv-id"),
+        ("--join-window is 3 there", "last_call_timeout in --rdzv-conf is 3 there"),
+        ("is --elastic-server correct?", "is --rdzv-endpoint correct?"),
         ("(--max-restarts)", "(--max-restarts)"),
         ("--np 2:4 becomes", "--nnodes 2:4 becomes"),
         ("a line without any", "a line without any"),
@@ -131,7 +137,7 @@ def test_messages_name_what_a_user_of_torchrun_types(ours: str, theirs: str) -> 
 
 
 def test_the_page_names_every_option_and_no_other() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "torchrun-plugin.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "guides/torchrun-plugin.md").read_text()
     rows = [
         line.split("|")
         for line in page.partition("## Options")[2].partition("## ")[0].splitlines()

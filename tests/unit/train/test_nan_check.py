@@ -84,18 +84,18 @@ class TestACommit:
         with pytest.raises(NotFinite) as raised:
             nan_check.check_commit({"model": model}, 0.5, step=512, rank=1, kept_step=500)
         assert str(raised.value) == (
-            "part model: layer2.weight has nan at step 512 on rank 1; "
-            "the checkpoint of step 500 is kept; --restore_step goes back further"
+            "component model: layer2.weight has NaN at step 512 on rank 1; "
+            "the newest checkpoint is step 500; --restore-step rolls back further"
         )
 
     def test_looks_into_an_optimizer(self) -> None:
         tree = {"state": {0: {"exp_avg": torch.tensor([2.0, math.inf])}}, "param_groups": [{"lr": 0.1}]}
-        with pytest.raises(NotFinite, match=r"part optimizer: state.0.exp_avg has inf .* no checkpoint was saved"):
+        with pytest.raises(NotFinite, match=r"component optimizer: state.0.exp_avg has Inf .* no checkpoint has"):
             nan_check.check_commit({"optimizer": tree}, step=1)
 
     @pytest.mark.parametrize("loss", [math.nan, torch.tensor(math.nan), torch.tensor(math.nan, requires_grad=True)])
     def test_refuses_a_loss_that_is_nan(self, loss: Any) -> None:
-        with pytest.raises(NotFinite, match="the loss is nan at step 3 on rank 0"):
+        with pytest.raises(NotFinite, match="the loss is NaN at step 3 on rank 0"):
             nan_check.check_commit({}, loss, step=3)
 
     def test_lets_plain_numbers_be_what_they_are(self) -> None:
@@ -122,7 +122,7 @@ class Net(nn.Module):
 
 
 SAID = (
-    "module inner.1 (Divides) put out nan at step 7 on rank 3 while its inputs were finite"
+    "module inner.1 (Divides) returned NaN at step 7 on rank 3 while its inputs were finite"
 )  # fmt: skip
 
 
@@ -146,15 +146,15 @@ class TestAWatchedModule:
         net = Net()
         net.last.weight.data[0, 0] = math.nan
         said = said_by(net, torch.ones(1, 2))
-        assert said.startswith("module last (Linear) put out nan at step 7")
-        assert said.endswith("; its weight already had nan")
+        assert said.startswith("module last (Linear) returned NaN at step 7")
+        assert said.endswith("; its weight already had NaN")
 
     def test_says_that_the_data_is_bad(self) -> None:
-        assert said_by(Net(), NAN.reshape(1, 2)) == "the input of the whole model (Net) has nan at step 7 on rank 3"
+        assert said_by(Net(), NAN.reshape(1, 2)) == "the input of the whole model (Net) has NaN at step 7 on rank 3"
 
     @pytest.mark.parametrize("kind", ["tuple", "dict", "dataclass"])
     def test_looks_into_nested_outputs(self, kind: str) -> None:
-        assert said_by(Nested(kind), GOOD).startswith("the whole model (Nested) put out nan")
+        assert said_by(Nested(kind), GOOD).startswith("the whole model (Nested) returned NaN")
 
     def test_under_autocast(self) -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -173,7 +173,7 @@ class TestAWatchedModule:
     def test_that_was_compiled_is_named_as_a_whole(self) -> None:
         torch.compiler.reset()
         compiled: Any = torch.compile(Net(), backend="eager")
-        assert "put out nan at step 7" in said_by(compiled, torch.ones(1, 2), scale=0.0)
+        assert "returned NaN at step 7" in said_by(compiled, torch.ones(1, 2), scale=0.0)
 
     def test_that_is_compiled_in_one_piece_still_compiles(self) -> None:
         torch.compiler.reset()

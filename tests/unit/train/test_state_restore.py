@@ -63,7 +63,7 @@ def test_training_does_not_start_over_where_no_checkpoint_says_what_it_is(tmp_pa
     state.finish()
     for meta in tmp_path.glob("step-*/meta.json"):
         meta.write_text("{")
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .*0002.g0: meta.json is damaged.*--allow_rollback"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*0002.g0: meta.json is damaged.*--allow-rollback"):
         elastic.State(best=0.0).restore(folder=tmp_path)
     assert not elastic.State(best=0.0).restore(folder=tmp_path, allow_rollback=True)
 
@@ -145,7 +145,7 @@ def test_a_part_that_the_checkpoint_does_not_have_is_named_with_those_that_it_ha
     before.commit(every=1)
     before.save()
     assert elastic.State(net=torch.nn.Linear(1, 1)).restore(folder=tmp_path)
-    assert "the checkpoint of step 1 has no part net" in capsys.readouterr().err
+    assert "the checkpoint of step 1 has no component net" in capsys.readouterr().err
     assert elastic.State(model=torch.nn.Linear(1, 1)).restore(folder=tmp_path)
     assert "has no part" not in capsys.readouterr().err
 

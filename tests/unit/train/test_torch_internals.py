@@ -37,7 +37,7 @@ def test_a_compiled_module_that_hides_its_own_is_an_error_that_says_what_to_give
     class OptimizedModule(torch.nn.Module):
         """As a later version of torch may make it."""
 
-    with pytest.raises(ConfigError, match=r"give the module as it was before"):
+    with pytest.raises(ConfigError, match=r"pass the module before compilation"):
         torch_internals.uncompiled(OptimizedModule())
 
 

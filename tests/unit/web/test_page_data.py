@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.resources import files
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from elastic.core.model import FinalStatus, Verdict
+from elastic.core.model import FinalStatus, SavedCheckpoint, Verdict
 from launcher.history.job_report import build_report
+from launcher.history.recovery import PhaseEnd
 from launcher.history.training_curve import CurvePoint, TrainingCurve
 from launcher.web.api import log_as_shown
 from launcher.web.html import document
@@ -26,6 +28,25 @@ def test_the_newest_words_of_rank_0_come_before_what_is_stored() -> None:
     head = told(picture(777))["head"]
     assert (head["step"], head["loss"]) == (777, 0.5)
     assert told(picture())["head"]["step"] == 400
+
+
+@pytest.mark.parametrize(
+    ("step", "run", "g", "shown"),
+    [(1500, 1, 1, 1500), (1400, 1, 1, 1486), (1500, 1, 0, 1486), (1500, 0, 1, 1486), (1500, 1, 2, 1500)],
+)
+def test_the_step_is_that_of_a_newer_checkpoint_unless_the_checkpoint_is_of_an_older_generation_or_run(
+    step: int, run: int, g: int, shown: int
+) -> None:
+    seen = picture(1486)
+    saved = SavedCheckpoint(step=step, host="a", folder="/data", run=run, g=g)
+    head = told(replace(seen, status=replace(seen.status, saved=saved)))["head"]
+    assert head["step"] == shown
+
+
+def test_without_rank_0_the_step_is_the_highest_that_is_stored_or_saved() -> None:
+    seen = picture()
+    saved = SavedCheckpoint(step=500, host="a", folder="/data", run=1, g=1)
+    assert told(replace(seen, status=replace(seen.status, saved=saved)))["head"]["step"] == 500
 
 
 def losses(*points: tuple[float | None, int]) -> TrainingCurve:
@@ -76,7 +97,7 @@ def test_a_node_of_which_another_one_hears_nothing_has_that_as_its_note() -> Non
     seen = picture(5)
     asked = replace(seen.snapshots["a-1"], node="b-1", silent=(SilentNode(node="a-1", silent_s=1.24),))
     (node,) = told(replace(seen, snapshots={"b-1": asked}))["nodes"]
-    assert node["note"] == "b-1 has heard nothing from it for 1.2 s"
+    assert node["note"] == "b-1 has received nothing from it for 1.2 s"
 
 
 def test_a_node_that_was_not_asked_has_no_workers_but_its_ranks() -> None:
@@ -119,6 +140,13 @@ def test_what_was_seen_since_the_course_was_written_is_added_and_nothing_twice()
     assert [point.step for point in found.points] == [100, 400, 390, 500]
     assert with_live_points(None, seen) == seen
     assert with_live_points(None, TrainingCurve()) is None
+
+
+def test_what_was_seen_of_a_generation_whose_rank_0_was_lost_before_it_stored_anything_stays() -> None:
+    seen = course((10, 12.0, 1), (20, 13.0, 1), (30, 51.0, 2))
+    found = with_live_points(course((30, 51.0, 2), (40, 52.0, 2)), seen)
+    assert found is not None
+    assert [point.step for point in found.points] == [10, 20, 30, 40]
 
 
 def test_the_newest_point_is_when_it_was_made_and_none_without_steps() -> None:
@@ -165,3 +193,9 @@ def test_the_document_names_no_other_place() -> None:
     html = document({"job": ""}).html.decode()
     places = set(re.findall(r"https?://[^\s\"'`)]+", html))
     assert places == {"http://www.w3.org/2000/svg"}, "which is a name, and never asked"
+
+
+def test_the_page_names_the_phases_of_a_recovery_as_the_line_of_an_agent_does_and_in_its_order() -> None:
+    source = (files("launcher.web") / "static" / "js" / "recoveries.js").read_text()
+    table = source.partition("const PHASES = {")[2].partition("};")[0]
+    assert re.findall(r"^  (\w+): \[", table, re.MULTILINE) == [str(phase) for phase in PhaseEnd]

@@ -31,4 +31,4 @@ def test_a_roster_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_path:
     shutil.rmtree(private)
     lists.write(generation)
     said = os.read(reading, 10_000).decode()
-    assert "roster.json cannot be written (No such file or directory); it may be out of date" in said
+    assert "roster.json (No such file or directory); it may be out of date" in said

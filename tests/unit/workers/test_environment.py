@@ -175,7 +175,7 @@ def test_every_worker_sees_the_chosen_cards_in_their_order_and_its_local_rank_pi
 
 def test_with_one_card_per_worker_each_sees_its_own_alone_and_keeps_its_local_rank() -> None:
     for local_rank, gpu in enumerate(("3", "2")):
-        found = environment(generation(), 1, local_rank, gpu_ids=("3", "2"), one_card_per_worker=True)
+        found = environment(generation(), 1, local_rank, gpu_ids=("3", "2"), isolate_gpus=True)
         assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (gpu, "PCI_BUS_ID")
         assert (found["LOCAL_RANK"], found["FLAGS_selected_gpus"]) == (str(local_rank), "0")
 
@@ -183,9 +183,9 @@ def test_with_one_card_per_worker_each_sees_its_own_alone_and_keeps_its_local_ra
 @pytest.mark.parametrize("one_gpu", [False, True])
 def test_without_chosen_cards_the_users_choice_stays(one_gpu: bool) -> None:
     mine = {"CUDA_VISIBLE_DEVICES": "5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    found = environment(generation(), base=mine, gpu_ids=(), one_card_per_worker=one_gpu)
+    found = environment(generation(), base=mine, gpu_ids=(), isolate_gpus=one_gpu)
     assert found | mine == found
     assert (
         not {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
-        & environment(generation(), gpu_ids=(), one_card_per_worker=one_gpu).keys()
+        & environment(generation(), gpu_ids=(), isolate_gpus=one_gpu).keys()
     )

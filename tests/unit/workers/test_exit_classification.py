@@ -75,23 +75,23 @@ class TestDescribe:
         assert describe(1, stopped=True) == "stopped by the launcher, exit 1"
 
     def test_a_worker_that_left_because_it_was_asked_to_is_not_said_to_be_stopped_by_a_signal(self) -> None:
-        assert describe(143, stopped=True, asked=True) == "saved and left as it was asked to"
-        assert describe(-11, asked=True) == "saved and left as it was asked to, segmentation fault (SIGSEGV)"
+        assert describe(143, stopped=True, asked=True) == "saved and exited as requested"
+        assert describe(-11, asked=True) == "saved and exited as requested, segmentation fault (SIGSEGV)"
 
     def test_a_worker_that_hangs_is_told_of_with_its_limit_its_last_step_and_its_stacks(self) -> None:
-        numbers = {"limit_s": 1800.0, "step": 41, "state": "its stacks are in its log"}
+        numbers = {"limit_s": 1800.0, "step": 41, "state": "its stack traces are in its log"}
         shown = watched_exit(HUNG, numbers, 1, "workerlog.1", ["  File t.py"])
-        assert shown.words == "no progress for 1800 s (--hang_timeout) after step 41; its stacks are in its log"
+        assert shown.words == "no progress for 1800 s (--hang-timeout) after step 41; its stack traces are in its log"
         assert (shown.code, shown.tail, shown.failure, shown.why) == (-15, ("  File t.py",), FailureClass.SCRIPT, "")
 
     def test_workers_that_wait_for_machines_out_of_reach_and_for_a_group_are_told_of_with_their_limits(self) -> None:
         apart = watched_exit(UNREACHED, {"limit_s": 30.0, "nodes": "b-1f2e, c-77aa"}, 0, "workerlog.0", ["started"])
-        said = "it waited for longer than 30 s (--reach_timeout), and b-1f2e, c-77aa cannot be reached from here"
+        said = "stalled for more than 30 s (--partition-timeout) while b-1f2e, c-77aa could not be reached"
         assert apart.words == said
-        assert (apart.code, apart.tail, apart.failure, apart.why) == (-15, ("started",), FailureClass.SPLIT, SPLIT)
+        assert (apart.code, apart.tail, apart.failure, apart.why) == (-15, ("started",), FailureClass.PARTITION, SPLIT)
         late = watched_exit(UNFORMED, {"limit_s": 300.0}, 1, "workerlog.1", [])
         assert late.words.startswith(
-            "all workers had met, and 300 s later (10 times --reach_timeout) their process group"
+            "process group not ready 300 s after all workers joined (10 × --partition-timeout)"
         )
         seen = (late.code, late.failure, late.why)
         assert seen == (-15, FailureClass.SECONDARY, ""), "nobody knows whose fault it is"
@@ -271,7 +271,7 @@ class TestAWorkerThatHadFailedBeforeItWasStopped:
     def test_what_is_recorded_of_it_says_both(self) -> None:
         found = stopped_while_ending(1, -15, "log/workerlog.1", TRACE)
         assert found is not None
-        assert found.words == "raised OSError, and was stopped while it ended"
+        assert found.words == "raised OSError, and was stopped while it exited"
         assert (found.rank, found.tail, found.secondary) == (1, TRACE, False)
 
     def test_a_lost_peer_is_not_a_failure_of_its_own(self) -> None:

@@ -34,7 +34,7 @@ from launcher.workers.learned_cache import (
 )
 from tests.support.other_user import NOBODY, needs_root
 
-CONFIG = parse(["--elastic_server", "10.0.0.5:2379", "--job_id", "j1", "train.py", "--lr", "1"], {})
+CONFIG = parse(["--elastic-server", "10.0.0.5:2379", "--job-id", "j1", "train.py", "--lr", "1"], {})
 KEY = "0" * 64
 
 
@@ -304,8 +304,8 @@ def test_a_disk_that_fails_costs_a_line_of_detail(cache: Cache) -> None:
 
     asyncio.run(run())
     assert cache.lines == [
-        f"{cache.folder} cannot be read (Not a directory); no list of imports is read from it",
-        f"{cache.folder} cannot be written (File exists); the list of imports is not kept",
+        f"cannot read {cache.folder} (Not a directory); no list of imports is read from it",
+        f"cannot write {cache.folder} (File exists); the list of imports is not stored",
     ]
 
 
@@ -335,5 +335,5 @@ def test_a_disk_that_does_not_answer_blocks_no_caller(cache: Cache, monkeypatch:
         await writing
 
     asyncio.run(run())
-    assert cache.lines == [f"{cache.folder} has not answered for 0 s; no list of imports is read from it"]
+    assert cache.lines == [f"{cache.folder} has not responded for 0 s; no list of imports is read from it"]
     assert written == [cache.imports, third], "of those that wait, only the newest is written"

@@ -1,6 +1,6 @@
-"""When the watched nodes are asked again and again whether they are there (pure).
+"""When the watched nodes are pinged repeatedly (pure).
 
-The links ask, and say with `LinksChanged` who answers.
+The links send the pings, and report with `LinksChanged` which nodes answer.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from elastic.core.agent.state import AgentState
 
 
 def changes(agent: AgentState) -> bool:
-    """The leader has begun to doubt that a node is there, or doubts no more."""
+    """The leader has begun or ceased to doubt its links."""
     return _doubts(agent) != agent.links.doubted
 
 
 def change(agent: AgentState) -> None:
-    """Have the watched nodes asked at each interval from now on, or not any more."""
+    """Start or stop the pings to the watched nodes."""
     agent.links.doubted = not agent.links.doubted
     agent.act(DoubtLinks(interval_s(agent) if agent.links.doubted else 0.0))
 
 
 def _doubts(agent: AgentState) -> bool:
-    """Tell whether the leader must know again and again who is there: a key is gone, or the store is silent."""
+    """Return whether the leader must keep checking which nodes answer: a key is gone, or the store is silent."""
     if agent.leads and agent.workers.one_world and _may_be_lost(agent):
         return True
     return vouches(agent) and (not agent.registration.registered or store_is_silent(agent))
 
 
 def _may_be_lost(agent: AgentState) -> bool:
-    """Tell whether a watched node without a key counts: a member; at a closed gate, one of those before, too."""
+    """Return whether a watched node without a key matters: a member, or at a closed gate also a former member."""
     generation, go = agent.generation, agent.view.go
     if generation is None:
         return False

@@ -1,7 +1,7 @@
 """Evictions: the leader deletes the registration of a member whose silence is confirmed (pure).
 
-Who is silent, and who confirms it: `elastic.core.agent.links.silence`. What follows for the host of an evicted node:
-`elastic.core.membership.evictions`.
+`elastic.core.agent.links.silence` decides which node is silent, and which nodes confirm that. The consequences for the
+host of an evicted node are in `elastic.core.membership.evictions`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from elastic.core.transactions import evict
 
 
 def on_view(agent: AgentState, event: ViewChanged) -> None:
-    """As the leader, say of a node that registers again after its eviction what follows for its host."""
+    """As the leader, report that an evicted node has registered again, and the consequence for its host."""
     if agent.succession.decision is None:
         return
     known = agent.memory.evictions
@@ -33,13 +33,13 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
 
 
 def may_evict(agent: AgentState) -> bool:
-    """This node leads, and the silence of a member is confirmed that may be evicted."""
+    """This node leads, and a member may be evicted because its silence is confirmed."""
     return bool(agent.silence.trials) and agent.leads and may_write(agent) and _evictable(agent) is not None
 
 
 def _evictable(agent: AgentState) -> str | None:
     confirmed = [node for node in suspects(agent) if is_confirmed(agent, node)]
-    if not confirmed or not _survives(agent) or not _can_go_on(agent):
+    if not confirmed or not _survives(agent) or not _enough_remain(agent):
         return None
     trials = [agent.silence.trials[node] for node in confirmed]
     unheard = frozenset[str]().union(*(trial.unheard for trial in trials))
@@ -47,7 +47,7 @@ def _evictable(agent: AgentState) -> str | None:
 
 
 def _survives(agent: AgentState) -> bool:
-    """Tell whether a member remains that is in the world whose workers run: it stops them, and continues."""
+    """Return whether a member of the running generation remains, which stops its workers and continues."""
     generation, go = agent.generation, agent.view.go
     if generation is None:
         return False
@@ -56,8 +56,8 @@ def _survives(agent: AgentState) -> bool:
     return any(before is None or node in before.nodes for node in well)
 
 
-def _can_go_on(agent: AgentState) -> bool:
-    """Tell whether enough nodes remain for np's minimum. Where all are needed, they wait for it in any case."""
+def _enough_remain(agent: AgentState) -> bool:
+    """Return whether enough nodes remain for np's minimum; otherwise they would have to wait for the node anyway."""
     generation = agent.generation
     assert generation is not None
     if not generation.one_world:
@@ -67,7 +67,7 @@ def _can_go_on(agent: AgentState) -> bool:
 
 
 def _is_well(agent: AgentState, node: str) -> bool:
-    """Tell whether a node is registered and heard; one that is silent is not."""
+    """Return whether a node is registered and heard; a silent node is not."""
     return node in agent.view.members and (node == agent.me.node or node in agent.memory.linked)
 
 
@@ -89,9 +89,10 @@ def send_eviction(agent: AgentState) -> None:
 
 
 def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
-    """The member is evicted: its lease is revoked, and its host remembered.
+    """Revoke the lease of the evicted member, and remember its host.
 
-    A refusal shows in the view why. If the answer was lost it may be evicted, and its host is remembered in any case.
+    The view shows the reason of a refusal. If the answer was lost, the member may be evicted, and its host is
+    remembered in any case.
     """
     pending, agent.silence.evicting = agent.silence.evicting, None
     if pending is None or event.succeeded is False:

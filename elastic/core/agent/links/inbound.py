@@ -1,12 +1,12 @@
 """Which nodes may have a link to this agent (pure).
 
-Every reader of the job's prefix knows the secret with which nodes prove that they belong to the job, and can make up
-node IDs. So an agent checks each link that others have to it, `CHECK_AFTER_S` after the link came up and every
-`CHECK_EVERY_S` from then on. A node belongs to the job if it is registered, or a member of the newest generation or of
-the one before. Most agents do not watch the list of members; they read the key of a node that they know nothing of. The
-agent closes the link of a node that does not belong to the job.
+Every reader of the job's prefix knows the secret with which nodes prove that they belong to the job, and can invent
+node IDs. An agent therefore checks each link that another node has to it, `CHECK_AFTER_S` after the link came up and
+every `CHECK_EVERY_S` from then on. A node belongs to the job if it is registered, or a member of the newest generation
+or of the one before. Most agents do not watch the list of members; they read the key of a node that they do not know.
+The agent closes the link of a node that does not belong to the job.
 
-While the store does not answer, links stay: when it comes back after an outage, no node is registered for a moment.
+While the store does not answer, links stay open: when it is back after an outage, no node is registered for a moment.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from elastic.core.agent.links.watch import recent_members
 from elastic.core.agent.state import AgentState, InboundLink
 
 CHECK_AFTER_S = 2.0
-"""By then most nodes that join together are members of a generation, so that nothing has to be read."""
+"""By then most nodes that join together are members of a generation, so that the agent need not read their keys."""
 CHECK_EVERY_S = 60.0
-"""A node that leaves closes its links itself. This is for links under the name of a node that has left."""
+"""A node that leaves closes its own links. This check finds links under the name of a node that has left."""
 UNCONFIRMED_MAX = 64
-"""Links of nodes that do not belong to the job as far as this agent knows. An agent is dialled by the leader, and the
-leader by some thirty nodes; of more than this, the oldest are closed."""
+"""Links of nodes that, as far as this agent knows, do not belong to the job. Only the leader dials an agent, and about
+thirty nodes dial the leader; beyond this number, the agent closes the oldest links."""
 
 
 class InboundLinksChanged(Struct, frozen=True):
-    """The nodes that have a link to this one, by their own word; the oldest link first."""
+    """The nodes that claim to have a link to this one, the oldest link first."""
 
     nodes: tuple[str, ...]
 
 
 class NodeLookedUp(Struct, frozen=True):
-    """The answer to `LookUpNode`: whether that node is registered; None if etcd did not say."""
+    """The answer to `LookUpNode`: whether that node is registered; None if etcd did not answer."""
 
     node: str
     registered: bool | None
 
 
 def on_inbound_changed(agent: AgentState, event: InboundLinksChanged) -> None:
-    """Check the links that are new after a while."""
+    """Schedule the check of new links."""
     first = InboundLink(agent.now + CHECK_AFTER_S)
     agent.links.inbound = {node: agent.links.inbound.get(node, first) for node in event.nodes}
 
 
 def on_looked_up(agent: AgentState, event: NodeLookedUp) -> None:
-    """Close the link of a node that does not belong to the job, and ask again later if etcd did not say.
+    """Close the link of a node that does not belong to the job; check again later if etcd did not answer.
 
-    It may have become known meanwhile: an answer can be as late as the longest outage.
+    The node may have become known in the meantime: an answer can be as late as the longest outage.
     """
     agent.links.looking_up = ""
     known = agent.links.inbound.get(event.node)
@@ -70,7 +70,7 @@ def _update(agent: AgentState, node: str, link: InboundLink) -> None:
 
 
 def is_due(agent: AgentState) -> bool:
-    """The time of a link has come, or there are more than enough. A new leader does not see yet who belongs to it."""
+    """A link must be checked, or there are too many; a new leader waits until it sees the members."""
     if agent.leads and not agent.view.complete:
         return False
     return len(agent.links.inbound) > UNCONFIRMED_MAX or bool(_due(agent))
@@ -81,13 +81,13 @@ def _due(agent: AgentState) -> list[str]:
 
 
 def _known_nodes(agent: AgentState) -> frozenset[str]:
-    """The nodes of which this agent knows without asking that they belong to the job."""
+    """The nodes that this agent knows to belong to the job."""
     leader = (agent.view.leader.value.node,) if agent.view.leader is not None else ()
     return recent_members(agent).union(agent.view.members, leader)
 
 
 def check(agent: AgentState) -> None:
-    """Check the links whose time has come, and close the oldest unconfirmed ones of more than `UNCONFIRMED_MAX`."""
+    """Check the links whose time has come, and close the oldest unconfirmed ones beyond `UNCONFIRMED_MAX`."""
     due, known = _due(agent), _known_nodes(agent)
     later = InboundLink(agent.now + CHECK_EVERY_S, confirmed=True)
     agent.links.inbound = {**agent.links.inbound, **{node: later for node in due if node in known}}
@@ -95,7 +95,7 @@ def check(agent: AgentState) -> None:
         inbound = agent.links.inbound.items()
         unconfirmed = [node for node, link in inbound if not link.confirmed and node not in known]
         if oldest := unconfirmed[:-UNCONFIRMED_MAX]:
-            many = f"{len(oldest)} links are closed: more than {UNCONFIRMED_MAX} are of nodes that are not known here"
+            many = f"{len(oldest)} links are closed: more than {UNCONFIRMED_MAX} nodes are unknown to this agent"
             _close(agent, oldest, many)
     unknown = next((node for node in due if node in agent.links.inbound and node not in known), "")
     if unknown and not agent.links.looking_up and agent.view.revision > 0:
@@ -104,7 +104,7 @@ def check(agent: AgentState) -> None:
 
 
 def check_at(agent: AgentState) -> float:
-    """When to check links although nothing happens. While a key is being read, its answer starts the next check."""
+    """When to check links if no event happens. While a key is being read, the answer starts the next check."""
     return (
         float("inf")
         if agent.links.looking_up

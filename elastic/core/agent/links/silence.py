@@ -1,27 +1,27 @@
-"""Silent nodes: which have sent nothing for too long, and who confirms that (pure).
+"""Silent nodes: which nodes have sent nothing for too long, and how other nodes confirm that (pure).
 
-A machine that is switched off, cut off or frozen closes no connection. Its lease shows that when it ends; heartbeats
-over the links show it sooner. The leader sends one to every node at each interval, and the node answers. The rules are
-those of SWIM (Das, Gupta, Motivala, 2002), in which a member that others do not reach either is suspected before it is
-removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member first doubts its own health:
+A host that is switched off, cut off or suspended closes no connection. The end of its lease shows that; heartbeats over
+the links show it sooner. The leader sends a heartbeat to every node at each interval, and the node answers. The rules
+are those of SWIM (Das, Gupta, Motivala, 2002), in which a member that others cannot reach either is suspected before it
+is removed, and of Lifeguard (Dadgar, Phillips, Currey, 2018), in which a member first doubts its own health:
 
-1. A node is *silent* when nothing was heard from it for `--silence_timeout`, longer where its link is slow
-   (`launcher/peers/silence_detector.py`). A step of this node's workers counts as heard from every member of their
-   world.
-2. It is *suspected*: this agent dials it again, and asks up to `HELPERS_MAX` other nodes to do so. One that reaches it
-   clears it. If none does, its silence is confirmed. In a job of two nodes the own lease, refreshed after the silence
-   began, takes the place of the others.
-3. An agent that was held up itself suspects no node before a refresh of its lease that was sent afterwards has
-   succeeded. While the store does not answer, no silence is confirmed; afterwards each silence begins again.
+1. A node is *silent* when this agent has received nothing from it for `--silence-timeout`, or longer if its link is
+   slow (`launcher/peers/silence_detector.py`). A step of this node's workers counts as a message from every member of
+   their generation.
+2. The node is *suspected*: this agent dials it again, and asks up to `HELPERS_MAX` other nodes to do so. Any node that
+   reaches it clears it. If none does, the silence is confirmed. In a job of two nodes, this node's own lease, refreshed
+   after the silence began, replaces the other nodes.
+3. An agent that was suspended itself suspects no node until a refresh of its lease that it sent afterwards has
+   succeeded. While the store does not answer, no silence is confirmed; afterwards each silence starts again.
 4. The leader *evicts* a member whose silence is confirmed (`elastic.core.agent.links.eviction`) if a survivor remains,
-   which stops its workers so that no collective continues, and if the others are enough for np's minimum. Two or more
-   that are silent, and are more than a third of the members, are left to their leases, because this node may be the one
-   that is cut off.
-5. A leader whose silence is confirmed no longer leads: one of the first members takes the lead, and evicts it. Only a
-   member that has heard this leader since it leads does so, so that two halves of a split job do not take the lead
-   from each other again and again; and not if many of the nodes that it asks do not answer either.
+   which stops its workers so that no collective continues, and if the other nodes are enough for np's minimum. If two
+   or more members, and more than a third of all, are silent, the leader waits for their leases to end, because it may
+   be cut off itself.
+5. A leader whose silence is confirmed no longer leads: one of the first members takes the lead, and evicts it. The
+   member must have heard this leader since it leads, so that two halves of a split job do not keep taking the lead from
+   each other; and most of the nodes that it asks must answer.
 
-What follows for the host of an evicted node: `elastic.core.membership.evictions`.
+The consequences for the host of an evicted node are in `elastic.core.membership.evictions`.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ from elastic.core.run_deadline import NEVER
 from elastic.core.text import join_names
 
 HEARTBEAT_S = 0.25
-"""Seconds between two heartbeats, at most; with a shorter silence timeout `BEATS_PER_TIMEOUT` of them."""
+"""The most seconds between two heartbeats; a shorter silence timeout has `BEATS_PER_TIMEOUT` of them."""
 BEATS_PER_TIMEOUT = 4
 BEATS_MIN = 3
 """The silence timeout is at least this number of intervals."""
 NODES_PER_S = 2000
-"""The leader sends at most this number of heartbeats in a second: with more than 500 nodes the interval is longer."""
+"""The most heartbeats that the leader sends in a second: with more than 500 nodes the interval is longer."""
 NODES_STEP = 50
 """The interval follows the number of nodes in steps of this size."""
 HELPERS_MAX = 3
 TRIAL_PART = 1 / 4
-"""The part of the silence timeout for which each node tries."""
+"""The fraction of the silence timeout for which each node tries."""
 TRIAL_MIN_S = 0.15
 REACHED_TIMEOUTS = 5
-"""Timeouts after which a silent node that others reach is tried again: only its way to this node is closed."""
+"""Timeouts after which a silent node that others reach is tried again: only its connection to this node is broken."""
 GIVEN_UP_S = 1.5
-"""A trial without an answer is given up this long after its limit, to which the links add the round trips of a way."""
+"""A trial without an answer is given up this long after its limit, to which the links add round-trip times."""
 MANY = 3
-"""Several nodes that are silent at once, and are more than one in three members, are left to their leases."""
+"""If more than one in this number of members are silent, and at least two, only the end of their leases counts."""
 
 
 class SilenceChanged(Struct, frozen=True):
     """The nodes that are silent now.
 
-    `held_up_at`: when this agent continued after it had been held up itself. `heard`: nodes that were silent, and have
-    been heard since; of others the link is down.
+    `held_up_at`: when this agent resumed after it had been suspended itself. `heard`: nodes that were silent and have
+    been heard since; the links of other nodes that are no longer silent are down.
     """
 
     peers: Mapping[str, SilentPeer]
@@ -83,9 +83,9 @@ class SilenceChanged(Struct, frozen=True):
 
 
 class PeerTried(Struct, frozen=True):
-    """The answer to `TryPeer`: which nodes reach the node and which do not; others have not answered.
+    """The answer to `TryPeer`: which nodes reach the node, and which do not; others have not answered.
 
-    `unheard`: the nodes that this one has not heard for some intervals.
+    `unheard`: the nodes that this agent has not heard for some intervals.
     """
 
     number: int
@@ -95,11 +95,11 @@ class PeerTried(Struct, frozen=True):
     unheard: frozenset[str] = frozenset()
 
 
-# --- what is known --------------------------------------------------------------------------------------------------
+# --- knowledge ------------------------------------------------------------------------------------------------------
 
 
 def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
-    """Note which nodes are silent; a node that is heard again is not suspected any more."""
+    """Note which nodes are silent, and clear nodes that are heard again."""
     silence, memory = agent.silence, agent.memory
     new = event.peers.keys() - silence.peers.keys()
     again = frozenset(
@@ -114,12 +114,12 @@ def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
         agent.memory = replace(memory, evictions=silent_again(memory.evictions, again, agent.now))
     agent.memory = replace(agent.memory, silent=frozenset(event.peers))
     if new and not _refreshed_since_hold_up(agent):
-        agent.act(RefreshLease())  # Its regular refresh may be long to come.
+        agent.act(RefreshLease())  # The next regular refresh may be far away.
     note_heard(agent)
 
 
 def on_tried(agent: AgentState, event: PeerTried) -> None:
-    """Take the answer of the newest trial of a node."""
+    """Take the answer to the newest trial of a node."""
     silence = agent.silence
     trial = silence.trials.get(event.node)
     if trial is None or trial.number != event.number:
@@ -140,18 +140,18 @@ def on_tried(agent: AgentState, event: PeerTried) -> None:
 
 
 def on_refreshed(agent: AgentState, event: Struct) -> None:
-    """The store answers again after it had not: every silence begins again."""
+    """Restart every silence when the store answers again after an outage."""
     if store_is_silent(agent):
         agent.silence.counts_from = agent.now
 
 
 def on_granted(agent: AgentState, event: Struct) -> None:
-    """This node has a new lease: earlier silence does not count, since this node itself may have been cut off."""
+    """Restart every silence under a new lease, because this node itself may have been cut off."""
     agent.silence.counts_from = agent.now
 
 
 def note_leader(agent: AgentState, event: ViewChanged) -> None:
-    """Note since when the leader leads."""
+    """Note since when the current leader has led."""
     leader = agent.view.leader
     now_leads = (leader.value.node, _created(agent, leader.value.node)) if leader is not None else ("", 0)
     if now_leads != agent.silence.leader:
@@ -179,7 +179,7 @@ def _report_cleared(agent: AgentState, node: str, text: str, by: tuple[str, ...]
 
 
 def seconds_silent(agent: AgentState, node: str) -> float:
-    """For how long a node is silent; 0.0 if it is not."""
+    """Seconds for which a node has been silent; 0.0 if it is not."""
     peer = agent.silence.peers.get(node)
     return agent.now - peer.since if peer is not None else 0.0
 
@@ -188,7 +188,7 @@ def seconds_silent(agent: AgentState, node: str) -> float:
 
 
 def changes_heartbeats(agent: AgentState) -> bool:
-    """The links are to send heartbeats at another interval, or watch for another silence, than they do."""
+    """The interval or the timeout of the heartbeats must change."""
     return _heartbeats(agent) != agent.silence.heartbeats
 
 
@@ -199,7 +199,7 @@ def set_heartbeats(agent: AgentState) -> None:
 
 
 def _heartbeats(agent: AgentState) -> tuple[float, float]:
-    """At which interval this agent sends heartbeats, and after which time a node is silent to it, in seconds."""
+    """The interval at which this agent sends heartbeats, and its silence timeout, in seconds."""
     timeout_s = agent.spec.silence_timeout_s
     if not timeout_s or not agent.registration.registered:
         return agent.silence.heartbeats if timeout_s else (0.0, 0.0)
@@ -210,7 +210,7 @@ def _heartbeats(agent: AgentState) -> tuple[float, float]:
 
 
 def interval_s(timeout_s: float, nodes: int) -> float:
-    """Seconds between two heartbeats to one node, if there are `nodes` of them."""
+    """Seconds between two heartbeats to one node in a job of `nodes` nodes."""
     steps = -(-nodes // NODES_STEP) * NODES_STEP
     return max(min(HEARTBEAT_S, timeout_s / BEATS_PER_TIMEOUT), steps / NODES_PER_S)
 
@@ -219,12 +219,12 @@ def interval_s(timeout_s: float, nodes: int) -> float:
 
 
 def suspects(agent: AgentState) -> Sequence[str]:
-    """The silent nodes on which this agent would act: as the leader the members, otherwise the leader."""
+    """The silent nodes that this agent acts on: members if it leads, otherwise the leader."""
     silent, now, silence = agent.memory.silent, agent.now, agent.silence
     if not silent or not agent.registration.registered or agent.view.verdict is not None:
         return ()
     if agent.generation is None or not _refreshed_since_hold_up(agent):
-        return ()  # Without a generation a node knows only the leader, and leaves it to its lease.
+        return ()  # Without a generation a node knows only the leader, and waits for the end of its lease.
     return [
         node
         for node in (_silent_members(agent) if agent.leads else _silent_leader(agent))
@@ -235,12 +235,12 @@ def suspects(agent: AgentState) -> Sequence[str]:
 
 
 def _refreshed_since_hold_up(agent: AgentState) -> bool:
-    """Tell whether a refresh that was sent after this agent was held up the last time has succeeded."""
+    """Return whether a refresh has succeeded that was sent after this agent was last suspended."""
     return agent.workers.run_deadline.refreshed_at > agent.silence.held_up_at
 
 
 def _silent_members(agent: AgentState) -> Sequence[str]:
-    """The silent members of the job, for the leader; none where too many are silent for an eviction."""
+    """The silent members of the job, for the leader; none if too many are silent for an eviction."""
     if not agent.view.complete or many_are_silent(agent):
         return ()
     known = recent_members(agent)
@@ -248,9 +248,9 @@ def _silent_members(agent: AgentState) -> Sequence[str]:
 
 
 def many_are_silent(agent: AgentState, unheard: frozenset[str] = frozenset()) -> bool:
-    """Tell whether many members are silent, or about to be: `unheard`. It may be this node that is cut off.
+    """Return whether many members are silent, or about to be (`unheard`), so that this node may be cut off itself.
 
-    A member without a link counts as silent: a leader that has just taken the lead hears none before its links are up.
+    A member without a link counts as silent: a new leader hears no member before its links are up.
     """
     generation = agent.generation
     assert generation is not None
@@ -262,7 +262,7 @@ def many_are_silent(agent: AgentState, unheard: frozenset[str] = frozenset()) ->
 def _silent_leader(agent: AgentState) -> Sequence[str]:
     """The leader if it is silent, for a member of the generation that has heard it since it leads.
 
-    A node whose own host was evicted lately leaves the leader to its lease: it may be cut off from the others again.
+    A node on a recently evicted host waits for the end of the leader's lease instead: it may be cut off again itself.
     """
     leader, generation, silence = agent.view.leader, agent.generation, agent.silence
     if leader is None or generation is None or generation.index(agent.me.node) is None:
@@ -274,12 +274,12 @@ def _silent_leader(agent: AgentState) -> Sequence[str]:
 
 
 def must_try(agent: AgentState) -> bool:
-    """A silent node was not tried yet, or a trial has led to nothing."""
+    """A silent node has not been tried yet, or a trial had no result."""
     return any(agent.now >= _try_at(agent, node) for node in suspects(agent))
 
 
 def _try_at(agent: AgentState, node: str) -> float:
-    """When a suspect is to be tried next."""
+    """The time of the next trial of a suspect."""
     trial, peer = agent.silence.trials.get(node), agent.silence.peers[node]
     if trial is None or not _is_about(agent, trial, node) or trial.asked_at < _counts_from(agent):
         return NEVER
@@ -289,13 +289,13 @@ def _try_at(agent: AgentState, node: str) -> float:
 
 
 def _is_about(agent: AgentState, trial: PeerTrial, node: str) -> bool:
-    """Tell whether a trial is about the silence that lasts, and about the node as it is registered now."""
+    """Return whether a trial is about the current silence and the current registration of the node."""
     peer = agent.silence.peers.get(node)
     return peer is not None and trial.silence.since == peer.since and trial.create_revision == _created(agent, node)
 
 
 def _created(agent: AgentState, node: str) -> int:
-    """The create revision of a node's registration. Only the leader follows that of every node."""
+    """The create revision of a node's registration; only the leader knows that of every node."""
     stored, leader = agent.view.members.get(node), agent.view.leader
     if stored is None and leader is not None and leader.value.node == node:
         return leader.value.created or leader.create_revision
@@ -311,7 +311,7 @@ def _limit_s(peer: SilentPeer) -> float:
 
 
 def try_suspects(agent: AgentState) -> None:
-    """Try each suspect whose time has come, and refresh the own lease: it shows that the store is there."""
+    """Try each suspect whose time has come, and refresh this node's lease to check that the store answers."""
     for node in suspects(agent):
         if agent.now >= _try_at(agent, node):
             _try(agent, node)
@@ -329,7 +329,7 @@ def _try(agent: AgentState, node: str) -> None:
         trial = replace(trial, asked=former.asked, answered=former.answered)
     silence.trials = {**silence.trials, node: trial}
     agent.act(TryPeer(silence.number, node, agent.links.targets[node], helpers, _limit_s(peer)))
-    if former is None or former.reached_by:  # A node that was cleared is suspected once more.
+    if former is None or former.reached_by:  # A node that was cleared can be suspected again.
         silent_s = agent.now - peer.since
         asked = f"; {join_names(helpers)} also {'try' if len(helpers) > 1 else 'tries'} to reach it" if helpers else ""
         agent.act(NoteSilence(SilenceStep.SUSPECTED, node, _host(agent, node), silent_s, helpers))
@@ -337,12 +337,12 @@ def _try(agent: AgentState, node: str) -> None:
 
 
 def is_alone(agent: AgentState, node: str) -> bool:
-    """Tell whether there is no other node that could try this one: a job of two nodes."""
+    """Return whether no other node could try this one, as in a job of two nodes."""
     return not _others(agent, node)
 
 
 def _others(agent: AgentState, node: str) -> Sequence[str]:
-    """The nodes that could try it: those of which this agent knows, without itself and the node."""
+    """The nodes that could try it: all that this agent knows, without itself and the node."""
     if agent.leads:
         known: Sequence[str] = [*agent.view.members]
     else:
@@ -352,9 +352,9 @@ def _others(agent: AgentState, node: str) -> Sequence[str]:
 
 
 def _helpers(agent: AgentState, node: str, others: Sequence[str]) -> tuple[str, ...]:
-    """The nodes to ask: others in each trial, and first those on other hosts than this node and the silent one.
+    """The nodes to ask: different ones in each trial, preferably on other hosts than this node and the silent one.
 
-    The leader asks those that it hears; another node hears only the leader, and asks members.
+    The leader asks nodes that it hears; any other node hears only the leader, and asks members.
     """
     able = [other for other in others if not agent.leads or other in agent.memory.linked]
     if not able:
@@ -366,10 +366,10 @@ def _helpers(agent: AgentState, node: str, others: Sequence[str]) -> tuple[str, 
 
 
 def is_confirmed(agent: AgentState, node: str) -> bool:
-    """Tell whether no node reaches a silent node, while this agent and the store are well."""
+    """Return whether no node reaches a silent node, while this agent and the store are well."""
     trial, peer = agent.silence.trials.get(node), agent.silence.peers.get(node)
     if trial is None or peer is None or agent.now >= _try_at(agent, node):
-        return False  # There is none, or it is to be repeated.
+        return False  # There is no trial, or it must be repeated.
     if not silence_counts(agent.memory.evictions, _host(agent, node), agent.now):
         return False
     answered = trial.answered_at > NEVER and not trial.reached_by and bool(trial.unreached_by or is_alone(agent, node))
@@ -380,22 +380,22 @@ def is_confirmed(agent: AgentState, node: str) -> bool:
 
 
 def leader_is_silent(agent: AgentState) -> bool:
-    """Tell whether another node leads and its silence is confirmed, so that this one may take its place."""
+    """Return whether another node leads and its silence is confirmed, so that this node may replace it."""
     return not agent.leads and any(is_confirmed(agent, node) for node in _silent_leader(agent))
 
 
 def _most_answer(trial: PeerTrial) -> bool:
-    """Tell whether most nodes that a member asks about the leader answer: it hears only the leader itself.
+    """Return whether most nodes that a member asks about the leader answer; the member hears only the leader itself.
 
-    With the member and the leader they stand for all members. If many are silent, as `many_are_silent` has it, this
-    member may be the one that is cut off.
+    Together with the member and the leader, they are a sample of all members. If many of them are silent, by the rule
+    of `many_are_silent`, this member may be cut off itself.
     """
     unheard = trial.asked - trial.answered
     return not unheard or MANY * (unheard + 1) <= trial.asked + 2
 
 
 def try_at(agent: AgentState) -> float:
-    """When a suspect is tried, although nothing happens."""
+    """When to try a suspect if no event happens."""
     silence = agent.silence
     if not silence.peers:
         return float("inf")

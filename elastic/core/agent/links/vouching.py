@@ -1,4 +1,4 @@
-"""Run deadlines that other members extend while the store does not answer a node, and by how long (pure)."""
+"""Vouching: other members extend a node's run deadline while the store does not answer it (pure)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from elastic.core.agent.state import AgentState, Phase
 from elastic.core.model import OutcomeKind
 
 ASKS_PER_TTL = 4
-"""While something is wrong, questions are as frequent as refreshes of the lease."""
+"""Pings and requests for vouches in the TTL of a lease: as many as refreshes of the lease."""
 SILENT_REFRESHES = 1.6
-"""So many intervals between two refreshes without a good one: the store does not answer this node."""
+"""Refresh intervals without a successful refresh after which the store counts as silent."""
 
 
 class Vouched(Struct, frozen=True):
-    """A node grants this one the right to run generation g for some seconds from `asked_at`, a time of our clock."""
+    """A node lets this one run generation g for some `seconds` from `asked_at`, a time on this node's clock."""
 
     node: str
     g: int
@@ -24,32 +24,32 @@ class Vouched(Struct, frozen=True):
 
 
 def on_vouched(agent: AgentState, event: Vouched) -> None:
-    """Run on for as long as a member grants, and for no longer than a lease would."""
+    """Extend the run deadline by the time that a member grants, at most by the TTL of a lease."""
     deadline = agent.workers.run_deadline
     if event.g == agent.workers.g and not agent.workers.gone and _may_grant(agent, event.node, event.g):
         agent.workers.run_deadline = deadline.vouched(event.asked_at + min(event.seconds, deadline.ttl_s))
 
 
 def may_hold(agent: AgentState) -> bool:
-    """The leader holds its right to run by its links once its lease has missed a refresh.
+    """This node is the leader, and its lease has missed a refresh, so that its links may extend its run deadline.
 
-    Tasks of parameter-server jobs are given anew as soon as a lease has ended, so that none runs longer than that.
+    A parameter-server job assigns tasks again as soon as a lease has ended, so none of its nodes runs longer than that.
     """
     return vouches(agent) and agent.now >= silent_at(agent)
 
 
 def hold(agent: AgentState) -> None:
-    """Keep the right to run while every other member is heard, whatever the store does."""
+    """Extend the leader's run deadline while it hears every other member, whatever the store does."""
     generation, deadline = agent.generation, agent.workers.run_deadline
     assert generation is not None
     others = {member.node for member in generation.members if member.node != agent.me.node}
-    heard_at = agent.links.heard_at if others else agent.now  # A node that is alone asks none.
+    heard_at = agent.links.heard_at if others else agent.now  # A single node has no other to ping.
     if agent.now <= heard_at + 2 * interval_s(agent) and others <= agent.memory.linked:
         agent.workers.run_deadline = deadline.vouched(heard_at + deadline.ttl_s)
 
 
 def grantable_seconds(agent: AgentState, node: str, g: int, now: float) -> float:
-    """How many seconds from `now` this agent, asked over the link, grants `node` to run generation g; 0.0 is no."""
+    """Seconds from `now` for which this agent lets `node`, which asks over its link, run generation g; 0.0: refused."""
     generation = agent.generation
     if generation is None or generation.g != g or generation.index(node) is None or not vouches(agent):
         return 0.0
@@ -59,16 +59,16 @@ def grantable_seconds(agent: AgentState, node: str, g: int, now: float) -> float
 
 
 def _is_evicted(agent: AgentState, node: str) -> bool:
-    """Tell whether a node was evicted, and has not registered again."""
+    """Return whether a node was evicted, and has not registered again."""
     away = node not in agent.view.members
     return away and any(one.node == node and not one.returned for one in agent.memory.evictions)
 
 
 def _may_grant(agent: AgentState, node: str, g: int) -> bool:
-    """Tell whether a grant by `node` to run generation g counts: a member of that generation gives it, or the leader.
+    """Return whether a grant by `node` for generation g is valid: it is from a member of that generation or the leader.
 
-    Which of the members leads by now is more than this node can know while it does not reach the store; each of them
-    knows it of itself (`grantable_seconds`).
+    A node that cannot reach the store does not know which member leads by now; each member knows whether it leads
+    itself (`grantable_seconds`).
     """
     generation, leader = agent.generation, agent.view.leader
     if generation is None or generation.g != g or node == agent.me.node:
@@ -77,14 +77,14 @@ def _may_grant(agent: AgentState, node: str, g: int) -> bool:
 
 
 def in_world(agent: AgentState) -> bool:
-    """Tell whether this node's workers run, or have all ended well: the others may need its word until theirs have."""
+    """Return whether this node's workers run, or have all ended well: the others may still need its vouch then."""
     wanted = agent.workers.outcome_wanted
     ended = wanted is not None and wanted[0] == agent.workers.g and wanted[1].ended is OutcomeKind.OK
     return agent.phase is Phase.RUNNING or (agent.phase is Phase.DONE and ended)
 
 
 def vouches(agent: AgentState) -> bool:
-    """Tell whether this node leads, and the newest generation runs: with its own workers, or where it is a spare."""
+    """Return whether this node leads and the newest generation runs, with its workers or with this node as a spare."""
     generation, go = agent.generation, agent.view.go
     if generation is None or not agent.leads or not generation.one_world:
         return False
@@ -104,12 +104,12 @@ def silent_at(agent: AgentState) -> float:
 
 
 def store_is_silent(agent: AgentState) -> bool:
-    """Tell whether this node's lease has missed a refresh."""
+    """Return whether this node's lease has missed a refresh."""
     return agent.now > silent_at(agent)
 
 
 def needs_vouch(agent: AgentState) -> bool:
-    """The workers run, the store is silent, and no vouch was asked for lately."""
+    """The workers run, the store is silent, and this node has not asked for a vouch within the last interval."""
     return _lacks_store(agent) and agent.now >= agent.links.vouch_asked_at + interval_s(agent)
 
 
@@ -119,13 +119,13 @@ def _lacks_store(agent: AgentState) -> bool:
 
 
 def ask_vouch(agent: AgentState) -> None:
-    """Ask whoever watches this node for a vouch."""
+    """Ask the nodes that watch this one for a vouch."""
     agent.links.vouch_asked_at = agent.now
     agent.act(AskVouch(agent.workers.g))
 
 
 def ask_vouch_at(agent: AgentState) -> float:
-    """When a vouch is asked for next, and when it shows that the store is silent."""
+    """When to ask for the next vouch, or when the store will count as silent."""
     if _lacks_store(agent):
         return agent.links.vouch_asked_at + interval_s(agent)
     waits = (agent.phase is Phase.RUNNING and agent.workers.one_world) or vouches(agent)

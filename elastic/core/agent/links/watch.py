@@ -14,9 +14,9 @@ from elastic.core.run_deadline import NEVER
 
 
 class LinksChanged(Struct, frozen=True):
-    """The watched nodes whose link is up now; while they are doubted, those of them that answer.
+    """The watched nodes whose link is up now; while links are doubted, those that answer pings.
 
-    `heard_at`: when the newest question was asked, on this node's clock, that none of these nodes has missed.
+    `heard_at`: when the newest ping was sent, on this node's clock, that all of these nodes have answered.
     """
 
     nodes: frozenset[str]
@@ -24,15 +24,15 @@ class LinksChanged(Struct, frozen=True):
 
 
 def on_links_changed(agent: AgentState, event: LinksChanged) -> None:
-    """Record which nodes are linked, and which were linked before and are not now."""
+    """Note which nodes are linked now, and which were linked before."""
     agent.links.up, agent.links.heard_at = event.nodes, event.heard_at
     note_heard(agent)
 
 
 def note_heard(agent: AgentState) -> None:
-    """Work out which nodes are heard: their link is up, and they are not silent.
+    """Note which nodes are heard: their link is up and they are not silent.
 
-    The kernel keeps the link of a silent node for some seconds.
+    The kernel keeps the link of a silent node up for some seconds.
     """
     memory = agent.memory
     heard = agent.links.up - memory.silent
@@ -44,18 +44,18 @@ def note_heard(agent: AgentState) -> None:
 
 
 def needs_watch(agent: AgentState) -> bool:
-    """The nodes to watch may be others than before."""
+    """The nodes to watch may have changed."""
     watched = agent.links.watched_for
     if not agent.registration.registered:
-        return False  # It belongs to no job yet; or it registers again, and what it holds by links stays.
+        return False  # The node has not joined yet; or it registers again, and keeps its links.
     if agent.leads and not agent.view.complete:
-        return False  # It leads from now on, and does not see yet whom to watch: the last leader may work on.
-    # With a thousand members the rest takes a millisecond.
+        return False  # A new leader does not see all members yet, and the last leader may still work.
+    # With a thousand members, `watch` takes a millisecond.
     return watched is None or watched[0] is not agent.view or watched[1] != agent.memory.gone
 
 
 def watch(agent: AgentState) -> None:
-    """Watch every node as the leader, otherwise the leader; and a node without its key as long as it may work on."""
+    """Watch every node as the leader, otherwise the leader; also watch nodes without a key that may still work."""
     agent.links.watched_for = (agent.view, agent.memory.gone)
     targets = _members(agent) if agent.leads else _leader(agent) if watches_leader(agent) else {}
     if targets != agent.links.targets:
@@ -74,7 +74,7 @@ def _members(agent: AgentState) -> Mapping[str, LinkTarget]:
 
 
 def _leader(agent: AgentState) -> Mapping[str, LinkTarget]:
-    """The leader; while there is none, the last one, which may work on."""
+    """The leader; while there is none, the last one, which may still work."""
     stored, gone = agent.view.leader, agent.memory.gone
     if stored is None:
         known = agent.links.targets.items()
@@ -86,7 +86,7 @@ def _leader(agent: AgentState) -> Mapping[str, LinkTarget]:
 
 
 def _dialable(agent: AgentState) -> frozenset[str]:
-    """The members of the newest generation to which a leader has had a link."""
+    """The members of the newest generation that a leader has been linked to."""
     generation = agent.generation
     if generation is None:
         return frozenset()
@@ -94,7 +94,7 @@ def _dialable(agent: AgentState) -> frozenset[str]:
 
 
 def _retarget(agent: AgentState, targets: Mapping[str, LinkTarget]) -> None:
-    dropped = agent.links.targets.keys() - targets.keys()  # That these links end says nothing of those nodes.
+    dropped = agent.links.targets.keys() - targets.keys()  # The end of these links says nothing about those nodes.
     memory = agent.memory
     agent.memory = replace(
         memory,
@@ -108,13 +108,13 @@ def _retarget(agent: AgentState, targets: Mapping[str, LinkTarget]) -> None:
 
 
 def _still_there(agent: AgentState) -> Mapping[str, LinkTarget]:
-    """Watched members of the newest world whose keys are not in the view any more."""
+    """Watched members of the newest generations whose keys are no longer in the view."""
     away = {
         node: target
         for node, target in agent.links.targets.items()
         if node not in agent.view.members and (node, target.create_revision) not in agent.memory.gone
     }
-    known = recent_members(agent) if away else frozenset[str]()  # Of a thousand members it takes long.
+    known = recent_members(agent) if away else frozenset[str]()  # This takes long with a thousand members.
     return {node: target for node, target in away.items() if node in known}
 
 

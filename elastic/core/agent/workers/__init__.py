@@ -1,1 +1,1 @@
-"""This node's workers: what they are to run, how they start, stop and end, and what is recorded of that (pure)."""
+"""This node's workers: what they run, how they start, stop and end, and what the node records about them (pure)."""

@@ -1,4 +1,4 @@
-"""What this node is to run: its place in the newest generation, the start signal, and their log lines (pure)."""
+"""What this node must run: its place in the newest generation, the start signal, and their log lines (pure)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from elastic.core.ps.model import ClusterSpec
 
 
 def is_chosen(agent: AgentState) -> bool:
-    """It is in the newest generation, in a start that it has not finished yet."""
+    """This node is in the newest generation, in a start that it has not finished yet."""
     return agent.member is not None and agent.stamp > agent.workers.finished
 
 
 def is_passed_over(agent: AgentState) -> bool:
-    """It is not in the newest generation."""
+    """This node is not in the newest generation."""
     return agent.member is None
 
 
 def has_newer_target(agent: AgentState) -> bool:
-    """A newer generation or start is there than the one whose go it waits for."""
+    """There is a newer generation or start than the one whose start signal this node waits for."""
     return agent.generation is not None and agent.stamp != agent.workers.target
 
 
 def may_start(agent: AgentState) -> bool:
-    """The generation that it waits for has its start signal, and the lease is valid."""
+    """The generation that this node waits for has its start signal, and the lease is valid."""
     generation, go = agent.generation, agent.view.go
     opened = generation is not None and go is not None and go.value.g == generation.g
     ready = agent.view.incarnation is not None and agent.now < agent.workers.run_deadline.until()
@@ -35,7 +35,7 @@ def may_start(agent: AgentState) -> bool:
 
 
 def take_target(agent: AgentState) -> None:
-    """Wait for the start signal of the newest generation, and say which member this node is."""
+    """Wait for the start signal of the newest generation, and report which member this node is."""
     generation = agent.generation
     assert generation is not None
     agent.workers.target = agent.stamp
@@ -57,7 +57,7 @@ def _ranks_text(generation: Generation, m_id: int) -> str:
 
 
 def start_workers(agent: AgentState) -> None:
-    """Start the workers of the generation that has its go."""
+    """Start the workers of the generation that has its start signal."""
     generation, go, workers = agent.generation, agent.view.go, agent.workers
     assert generation is not None
     assert go is not None
@@ -76,14 +76,14 @@ def start_workers(agent: AgentState) -> None:
 
 
 def failure_is_news(agent: AgentState) -> bool:
-    """A go names the cause of a failure, and people have not read it."""
+    """The start signal contains the root cause of a failure that this node has not reported."""
     go = agent.view.go
     joined = agent.registration.joined_at is not None
     return joined and go is not None and go.value.cause is not None and (go.value.g, 0) > agent.workers.reported
 
 
 def report_failure(agent: AgentState) -> None:
-    """Tell people about the failure, unless the generation after it is over already."""
+    """Report the failure, unless the generation that follows it is already over."""
     go, generation = agent.view.go, agent.generation
     assert go is not None
     assert go.value.cause is not None
@@ -93,7 +93,7 @@ def report_failure(agent: AgentState) -> None:
 
 
 def is_new_spare(agent: AgentState) -> bool:
-    """A generation goes on without this node, which has not said so. The view must not be older than the node's key."""
+    """A generation runs without this node, which has not reported that. The view includes the node's key."""
     generation = agent.generation
     if agent.phase is not Phase.SPARE or agent.leaving.drain is not None or generation is None:
         return False
@@ -103,24 +103,26 @@ def is_new_spare(agent: AgentState) -> bool:
 
 
 def report_spare(agent: AgentState) -> None:
-    """Say why this node is a spare. Where there is room it is one for a moment only."""
+    """Report why this node is a spare. If np allows more nodes, it is one only for a moment."""
     generation, spec = agent.generation, agent.spec
     assert generation is not None
     agent.workers.spare_g = generation.g
     room = not spec.ips and spec.one_world and len(generation.members) < spec.np.high
-    until = "which joins at the next start" if room else "which takes over when one is lost"
-    spare = LogLine(f"spare: generation {generation.g} goes on without this node, {until}")
+    until = "which joins at the next start" if room else "which takes over when another node fails"
+    spare = LogLine(f"spare: generation {generation.g} runs without this node, {until}")
     agent.act(_quarantine_line(agent, room=room) or spare)
 
 
 def _quarantine_line(agent: AgentState, *, room: bool) -> LogLine | None:
-    """Say why this node is a spare, if that is because its host is quarantined.
+    """Return the line for a node that is a spare because its host is quarantined, None for others.
 
-    A host that others did not reach stays out where there is `room` for as long as the leader does not reach it.
+    If there is `room`, an unreachable host stays out for as long as the leader cannot reach it.
     """
     for entry in agent.view.budget.hosts:
         until = agent.memory.quarantine_deadlines.get((entry.host, entry.g), agent.now)
         if entry.host == agent.me.member.host and (until > agent.now or (entry.unreachable and room)):
             at = f"{text.clock_time(agent.wall_at_zero + until)} UTC" if until > agent.now else "it can be reached"
-            return LogLine(f"kept out until {at}: {quarantine.reason_text(entry)}; it comes back by itself", warn=True)
+            return LogLine(
+                f"quarantined until {at}: {quarantine.reason_text(entry)}; it rejoins automatically", warn=True
+            )
     return None

@@ -1,4 +1,4 @@
-"""What the nursery tells of the workers: exits, hangs, nodes that they do not reach, and their end (pure)."""
+"""The nursery's reports about the workers: exits, hangs, nodes that cannot be reached, and their end (pure)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from elastic.core.partition import cannot_reach, nodes_to_probe
 
 
 class WorkerExited(Struct, frozen=True):
-    """A worker ended. `own`: by itself, before a signal of ours reached it.
+    """A worker ended. `own`: it ended on its own, before a signal of this agent reached it.
 
-    `also`: it had raised an exception by itself before it was signalled, and was about to end.
+    `also`: it had raised an exception on its own before the signal, and was about to end.
     """
 
     g: int
@@ -27,22 +27,22 @@ class WorkerExited(Struct, frozen=True):
 
 
 class WorkersListen(Struct, frozen=True):
-    """This node's workers of generation g can all be asked to finish a step and to save before they leave."""
+    """All workers of this node in generation g accept a request to finish a step and to save before they exit."""
 
     g: int
 
 
 class WorkersHung(Struct, frozen=True):
-    """These workers hang or cannot continue, the one that is furthest behind first. Nothing was done to them yet."""
+    """These workers hang or cannot continue; the one that is furthest behind comes first. They still run."""
 
     g: int
     exits: tuple[WorkerExit, ...]
 
 
 class PeersUnreachable(Struct, frozen=True):
-    """Workers of generation g wait, and these other nodes of it are not reached from here; () once they are again.
+    """Workers of generation g wait, and this node cannot reach these members; () once it can again.
 
-    `exits`: it has lasted too long, and these workers cannot go on with those nodes. Nothing was done to them yet.
+    `exits`: this has lasted too long, and these workers cannot continue with those nodes. They still run.
     """
 
     g: int
@@ -51,14 +51,14 @@ class PeersUnreachable(Struct, frozen=True):
 
 
 class WorkersGone(Struct, frozen=True):
-    """Every process of this node's workers of generation g is gone. `step`: the highest that one reported, or -1."""
+    """Every process of this node's workers of generation g is gone. `step`: their highest reported step, or -1."""
 
     g: int
     step: int = -1
 
 
 def _is_current(agent: AgentState, g: int) -> bool:
-    """Tell whether workers of generation g run: what comes later about older ones changes nothing."""
+    """Return whether workers of generation g run: later reports about older ones change nothing."""
     return g == agent.workers.g and not agent.workers.gone
 
 
@@ -69,30 +69,31 @@ def on_exit(agent: AgentState, event: WorkerExited) -> None:
 
 
 def on_hung(agent: AgentState, event: WorkersHung) -> None:
-    """Workers that hang have failed."""
+    """Treat workers that hang as failed."""
     if _is_current(agent, event.g):
         agent.workers.own_exits.extend(event.exits)
         agent.workers.hung = True
 
 
 def on_listen(agent: AgentState, event: WorkersListen) -> None:
-    """A planned change costs these workers no step, so that it need not wait."""
+    """Note that a planned change costs these workers no steps, so that it need not wait."""
     if _is_current(agent, event.g):
         agent.memory = replace(agent.memory, listening=event.g)
 
 
 def on_gone(agent: AgentState, event: WorkersGone) -> None:
-    """No worker of this node runs any more."""
+    """Note that all workers of this node have ended."""
     if event.g == agent.workers.g:
         agent.workers.gone = True
         agent.workers.step = max(agent.workers.step, event.step)
 
 
 def on_unreachable(agent: AgentState, event: PeersUnreachable) -> None:
-    """Workers wait, and other machines are not reached. If that has lasted, and the job can do without, it counts.
+    """Note which nodes cannot be reached while workers wait; if this lasts, count it as a failure of the workers.
 
-    So it is also in a planned stop, where they wait to save together. Which node is left out is judged at the next
-    gate, once all have said which nodes they reach. Once they are stopped for a failure or a loss, the last word holds.
+    It counts only if the job can run without these nodes, and also in a planned stop, where workers wait to save
+    together. The next gate decides which node is left out, once all nodes have recorded which nodes they cannot reach.
+    Once the workers are stopped for a failure, the last report remains.
     """
     workers, generation, spec = agent.workers, agent.generation, agent.spec
     if not _is_current(agent, event.g) or not (agent.phase is Phase.RUNNING or agent.saves):
@@ -108,9 +109,9 @@ def on_unreachable(agent: AgentState, event: PeersUnreachable) -> None:
 
 
 def _remaining_without(agent: AgentState, generation: Generation, unreached: Collection[str]) -> int:
-    """How many nodes the job would have without those that are not reached; spares only the leader sees.
+    """The number of nodes without those that cannot be reached; only the leader knows of spares.
 
-    A leader that reaches no other node is most likely itself the one that is cut off.
+    A leader that reaches no other node is most likely cut off itself.
     """
     members = [member.node for member in generation.members]
     situation = Situation(agent.view, agent.spec, agent.memory, agent.policy, agent.now)
@@ -120,16 +121,16 @@ def _remaining_without(agent: AgentState, generation: Generation, unreached: Col
 
 
 def are_gone(agent: AgentState) -> bool:
-    """Its workers are gone."""
+    """The workers of this node are gone."""
     return agent.workers.gone
 
 
 def have_failed(agent: AgentState) -> bool:
-    """One of its workers did not end well."""
+    """A worker of this node ended with an exit code other than 0."""
     return any(worker.code != 0 for worker in agent.workers.own_exits)
 
 
 def all_ok(agent: AgentState) -> bool:
-    """All of its workers ended well."""
+    """All workers of this node ended with exit code 0."""
     workers = agent.workers
     return workers.gone and not have_failed(agent) and len(workers.own_exits) == workers.count

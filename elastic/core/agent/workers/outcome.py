@@ -1,4 +1,4 @@
-"""How this node's workers ended, and how that comes into the store (pure)."""
+"""The outcome of this node's workers, and when it is recorded in the store (pure)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from elastic.core.model import Outcome, OutcomeKind, Stamp
 from elastic.core.transactions import record_outcome
 
 RECORD_AGAIN_S = 10.0
-"""A word that others wait for is said again after this time, and then after twice as long each time: somebody may have
-deleted or damaged it."""
+"""An outcome that other nodes wait for is recorded again after this time, and then after twice as long each time, in
+case an operator or another program has deleted or damaged it."""
 RECORD_AGAIN_MAX_S = 600.0
 
 
 def record_done(agent: AgentState) -> None:
-    """Record that the workers are done, while other processes of this node run on."""
+    """Record that the workers have finished, while other processes of this node continue."""
     agent.workers.outcome_wanted = (agent.workers.g, own_outcome(agent, over=False))
 
 
@@ -38,7 +38,7 @@ def finish(agent: AgentState) -> None:
 
 
 def own_outcome(agent: AgentState, *, over: bool) -> Outcome:
-    """How the workers of this node ended; `over` if none of them runs any more."""
+    """Return how the workers of this node ended; `over` if all of them have ended."""
     workers = agent.workers
     failed = sorted((worker for worker in workers.own_exits if worker.code != 0), key=lambda worker: worker.secondary)
     ok = all_ok(agent) or trainers_ok(agent)
@@ -62,20 +62,20 @@ def _is_idle(agent: AgentState) -> bool:
 
 
 def _former_start(agent: AgentState) -> Stamp | None:
-    """The start of this node in the generation before the newest, None if it had none."""
+    """The start of this node in the generation before the newest one, None if it had none."""
     before = agent.generation.before if agent.generation is not None else None
     return before.start(agent.me.node) if before is not None else None
 
 
 def never_started(agent: AgentState) -> bool:
-    """This node has recorded nothing of its start in the generation before: the gate waits for that word."""
+    """This node has no outcome for its start in the generation before, and the gate waits for one."""
     former, wanted = _former_start(agent), agent.workers.outcome_wanted
     said = (wanted[0], wanted[1].since) if wanted is not None else (0, 0)
     return former is not None and said < former and _is_idle(agent)
 
 
 def record_never_started(agent: AgentState) -> None:
-    """Record that nothing of that start runs."""
+    """Record that no process of that start runs."""
     former = _former_start(agent)
     assert former is not None
     _want_stopped(agent, former)
@@ -86,13 +86,13 @@ def _withdrawn_start(agent: AgentState) -> Stamp | None:
 
 
 def leaves_unstarted(agent: AgentState) -> bool:
-    """This node is to end a start whose end it has not recorded: the others wait for that word."""
+    """This node must end a start and has not recorded its end, which the other nodes wait for."""
     start = _withdrawn_start(agent)
     return start is not None and start > agent.workers.finished and _is_idle(agent)
 
 
 def record_leaves_unstarted(agent: AgentState) -> None:
-    """Record that nothing of that start runs."""
+    """Record that no process of that start runs."""
     start = _withdrawn_start(agent)
     assert start is not None
     _want_stopped(agent, start)
@@ -105,10 +105,10 @@ def _want_stopped(agent: AgentState, start: Stamp) -> None:
 
 
 def may_record(agent: AgentState) -> bool:
-    """There is something to record, or to record once more."""
+    """There is an outcome to record, or to record again."""
     workers = agent.workers
     says = workers.outcome_wanted != workers.outcome_written or agent.now >= record_again_at(agent)
-    readable = agent.view.incarnation is not None  # Nobody knows otherwise whether this store is that of the workers.
+    readable = agent.view.incarnation is not None  # Without it, this may not be the store of these workers.
     wanted = workers.outcome_wanted is not None and not agent.store.replaced
     return wanted and says and readable and may_write(agent)
 
@@ -120,7 +120,7 @@ def record(agent: AgentState) -> None:
 
 
 def record_again_at(agent: AgentState) -> float:
-    """When this node says once more how its workers ended; never, unless others wait for that word."""
+    """When this node records its outcome again; infinity unless other nodes wait for it."""
     generation, workers = agent.generation, agent.workers
     wanted = workers.outcome_wanted
     waits = agent.phase in (Phase.DONE, Phase.GATED) and agent.registration.registered
@@ -131,10 +131,11 @@ def record_again_at(agent: AgentState) -> float:
 
 
 def on_answer(agent: AgentState, event: TransactionAnswered) -> None:
-    """The outcome is recorded, or was refused.
+    """Note that the outcome is recorded, or that the store refused it.
 
-    The first word is refused where the incarnation did not fit; the second time, an earlier try whose answer was lost
-    has written it. The servers of a job run on until the first word of its workers is recorded.
+    An outcome before the end (`over` false) may be refused because the incarnation did not match. If it is refused
+    again, an earlier attempt whose answer was lost has written it. The servers of a job continue until the first
+    outcome of its workers is recorded.
     """
     workers, outcome = agent.workers, event.transaction.outcome
     if event.succeeded:

@@ -1,4 +1,4 @@
-// Loss, rate and what else the script reports, over time or steps; what was made again is dashed.
+// Loss, rate and the other metrics that the script reports, over time or steps; repeated steps are dashed.
 
 const AXES = [
   ["Time", "time"],
@@ -16,7 +16,7 @@ chooser(
   },
 );
 
-// Points as the store has them: [step, at, g, loss, rate, metrics]; those that repeat a step were made again.
+// Points as etcd has them: [step, at, g, loss, rate, metrics], and whether each repeats a step.
 function pointsOf() {
   let most = -1,
     before = -1,
@@ -36,7 +36,7 @@ function drawCharts() {
   $("charts-part").hidden = !page.head.began;
   const wanted = [
     ["loss", "Loss", (point) => point.loss],
-    ["rate", "Rate, steps/s", (point) => point.rate],
+    ["rate", "Throughput, steps/s", (point) => point.rate],
     ...page.course.names.map((name, index) => [`metric ${name}`, name, (point) => point.metrics[index]]),
   ];
   const some = wanted
@@ -47,14 +47,12 @@ function drawCharts() {
     }))
     .filter((one) => one.values.length > 1);
   keyed($("charts"), some, (one) => one.id, makeChart, drawChart);
-  const again = points.some((point) => point.again)
-    ? "Dashed, with open dots: steps that were made again after a recovery. "
-    : "";
+  const again = points.some((point) => point.again) ? "Dashed, with open dots: steps repeated after a recovery. " : "";
   say(
     $("charts-note"),
     some.length
-      ? `${again}Shaded: pauses. Told by rank 0.`
-      : "Nothing was reported: a script tells its steps with elastic.report(loss=…) or state.commit().",
+      ? `${again}Shaded: downtime. Source: rank 0.`
+      : "No metrics yet: call elastic.report(loss=…) or state.commit(loss=…) in the script.",
   );
 }
 
@@ -62,7 +60,13 @@ function makeChart(one) {
   const made = el(
     "figure",
     { class: "chart" },
-    el("figcaption", {}, el("b", {}, one.title), el("span", { class: "read", role: "status" })),
+    el(
+      "figcaption",
+      {},
+      el("b", {}, one.title),
+      el("span", { class: "dim scaled" }),
+      el("span", { class: "read", role: "status" }),
+    ),
     el("div", {}),
   );
   made.at = null;
@@ -70,6 +74,7 @@ function makeChart(one) {
 }
 
 const MARKS_MAX = 32;
+const tickFigure = (value) => figure(value).replace(/\.?0+e/, "e");
 
 // Round numbers from at or below `low` to at or above `high`. Values that differ by rounding alone are one value.
 function nice(low, high, many) {
@@ -87,6 +92,24 @@ function nice(low, high, many) {
   return found;
 }
 
+// Values of the axis from at or below `low` to at or above `high`, both positive: powers of ten, over less than three
+// decades also 2 and 5 times as much.
+function decades(low, high, many) {
+  const first = Math.floor(Math.log10(low)),
+    last = Math.ceil(Math.log10(high));
+  const factors = last - first < 3 ? [1, 2, 5] : [1],
+    stride = Math.ceil((last - first) / many);
+  const marks = [];
+  for (let power = last; power > first - stride; power -= stride)
+    for (const factor of [...factors].reverse())
+      if (power < last || factor === 1)
+        marks.unshift(Math.min(Math.max(Number(`${factor}e${power}`), Number.MIN_VALUE), Number.MAX_VALUE));
+  const from = marks.findLastIndex((at) => at <= low),
+    to = marks.findIndex((at) => at >= high);
+  return marks.slice(Math.max(from, 0), to < 0 ? undefined : to + 1);
+}
+const isLog = (one, low, high) => one.id === "loss" && low > 0 && high > 10 * low;
+
 function drawChart(made, one) {
   const box = made.lastElementChild,
     width = box.clientWidth,
@@ -99,11 +122,18 @@ function drawChart(made, one) {
     ys = one.values.map((point) => point.value);
   const low = axis === "time" ? Math.min(page.head.began, ...xs) : Math.min(...xs),
     high = Math.max(axis === "time" ? page.head.until || now() : 0, ...xs);
-  const ticks = nice(one.id === "rate" ? 0 : Math.min(...ys), Math.max(...ys), 4),
+  const least = Math.min(...ys),
+    most = Math.max(...ys),
+    log = isLog(one, least, most);
+  const ticks = log ? decades(least, most, 6) : nice(one.id === "rate" ? 0 : least, most, 4),
     floor = ticks[0],
     roof = ticks[ticks.length - 1];
   const x = (at) => left + ((at - low) / Math.max(high - low, 1e-9)) * (width - left - 10),
-    y = (value) => bottom - ((value / 2 - floor / 2) / (roof / 2 - floor / 2)) * (bottom - 10); // The whole may be infinite.
+    share = log
+      ? (value) => (Math.log10(value) - Math.log10(floor)) / (Math.log10(roof) - Math.log10(floor))
+      : (value) => (value / 2 - floor / 2) / (roof / 2 - floor / 2), // The whole may be infinite.
+    y = (value) => bottom - share(value) * (bottom - 10);
+  say(made.querySelector(".scaled"), log ? "log scale" : "");
   const parts = [];
   if (axis === "time") {
     for (const pause of page.pauses) {
@@ -113,7 +143,7 @@ function drawChart(made, one) {
         parts.push(
           svg("rect", {
             class: "band",
-            "data-tone": pause.open ? "begin" : tone(pause.why),
+            "data-tone": bandOf(pause),
             x: from,
             y: 6,
             width: Math.max(to - from, 2),
@@ -125,7 +155,7 @@ function drawChart(made, one) {
   for (const at of ticks) {
     parts.push(
       svg("line", { class: "grid", x1: left, x2: width - 10, y1: y(at), y2: y(at) }),
-      svg("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, figure(at)),
+      svg("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, tickFigure(at)),
     );
   }
   const marks =
@@ -146,10 +176,10 @@ function drawChart(made, one) {
     last = one.values[one.values.length - 1];
   parts.push(pointer);
   const read = made.querySelector(".read");
-  const tell = (point) =>
+  const describe = (point) =>
     say(
       read,
-      `${figure(point.value)} at step ${count(point.step)}, ${hour(point.at)}, generation ${point.g}${point.again ? ", made again" : ""}`,
+      `${figure(point.value)} at step ${count(point.step)}, ${hour(point.at)}, generation ${point.g}${point.again ? ", repeated" : ""}`,
     );
   const show = (index) => {
     made.at = index;
@@ -162,7 +192,7 @@ function drawChart(made, one) {
             svg("circle", { class: "at", cx: x(by(point)), cy: y(point.value), r: 4 }),
           ]),
     );
-    tell(point);
+    describe(point);
   };
   const near = (event) => {
     const at = event.clientX - box.getBoundingClientRect().left;
@@ -187,7 +217,7 @@ function drawChart(made, one) {
         viewBox: `0 0 ${width} ${height}`,
         tabindex: "0",
         role: "img",
-        "aria-label": `${one.title}: ${several(one.values.length, "point")}, newest ${figure(last.value)}. Arrow keys go from point to point.`,
+        "aria-label": `${one.title}: ${several(one.values.length, "point")}, newest ${figure(last.value)}. Arrow keys move from point to point.`,
         onpointermove: near,
         onpointerdown: near,
         onpointerleave: () => show(null),
@@ -200,7 +230,7 @@ function drawChart(made, one) {
   show(made.at !== null && made.at < one.values.length ? made.at : null);
 }
 
-// The line in pieces: a new one with each generation, and where steps begin or cease to be repeated.
+// The line in pieces: a new one with each generation, and where repeated steps begin or end.
 function pieces(points) {
   const found = [];
   for (const point of points) {

@@ -1,4 +1,4 @@
-// What happened, the newest first.
+// The events of the job, newest first.
 
 const SOME = 60;
 let kinds = null,
@@ -19,16 +19,16 @@ function drawEvents() {
       },
     );
   }
-  const told = page.events.filter((one) => kinds === null || one.what === kinds).reverse();
+  const chosenEvents = page.events.filter((one) => kinds === null || one.what === kinds).reverse();
   keyed(
     $("events"),
-    allEvents ? told : told.slice(0, SOME),
+    allEvents ? chosenEvents : chosenEvents.slice(0, SOME),
     (one) => `${one.at} ${one.node} ${one.what} ${one.g}`,
     makeEvent,
     () => {},
   );
-  $("events-more").hidden = allEvents || told.length <= SOME;
-  say($("events-more"), `Show all ${told.length}`);
+  $("events-more").hidden = allEvents || chosenEvents.length <= SOME;
+  say($("events-more"), `Show all ${chosenEvents.length}`);
 }
 $("events-more").addEventListener("click", () => {
   allEvents = true;
@@ -41,6 +41,6 @@ function makeEvent(one) {
     {},
     moment(one.at),
     el("span", { class: "kind" }, one.what),
-    el("span", { class: "text" }, one.text, " ", el("small", {}, `generation ${one.g}, told by ${one.node}`)),
+    el("span", { class: "text" }, one.text, " ", el("small", {}, `generation ${one.g}, ${one.node}`)),
   );
 }

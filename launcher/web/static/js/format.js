@@ -15,7 +15,7 @@ function furnish(made, attributes, parts) {
 const el = (tag, attributes, ...parts) => furnish(document.createElement(tag), attributes, parts);
 const svg = (tag, attributes, ...parts) => furnish(document.createElementNS(SVG, tag), attributes, parts);
 
-// Say it, unless it is said already: a selection in the text stays.
+// Set the text if it differs: a selection in an unchanged text stays.
 function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -24,7 +24,8 @@ function mark(node, name, value) {
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
 }
 
-// Children for items, by key: those that are there stay where they are, so that nothing jumps and no focus is lost.
+// Children for items, by key. Existing ones keep their place, so that nothing jumps and no focus is lost. All are in
+// place before the first is updated: a drawing takes its width from its box, which depends on how many share the row.
 function keyed(parent, items, key, make, update) {
   const known = parent.known || (parent.known = new Map());
   const wanted = new Set(items.map(key));
@@ -41,8 +42,8 @@ function keyed(parent, items, key, make, update) {
     if (!node) known.set(name, (node = make(item)));
     if (node === at) at = at.nextElementSibling;
     else parent.insertBefore(node, at);
-    update(node, item);
   }
+  for (const item of items) update(known.get(key(item)), item);
 }
 
 // Seconds since the epoch on the server's clock; in a report the moment when it was written.
@@ -77,31 +78,33 @@ function whole(seconds) {
 }
 function figure(value) {
   if (value === undefined) return "–";
-  if (value === null) return "not finite"; // JSON cannot say it.
+  if (value === null) return "not finite"; // JSON has no NaN and no Infinity.
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
   return String(Number(value.toPrecision(4)));
 }
 const count = (value) =>
   value === null || value === undefined ? "–" : value.toLocaleString("en").replaceAll(",", " ");
-function speed(rate) {
-  if (rate === null || rate === undefined) return "–";
+// A number of steps per second and its unit; for slower steps their length.
+function rateOf(rate) {
+  if (rate === null || rate === undefined) return ["–", ""];
   return rate >= 1 || rate === 0
-    ? `${figure(Number(rate.toPrecision(3)))}/s`
-    : `${figure(Number((1 / rate).toPrecision(3)))} s/step`;
+    ? [figure(Number(rate.toPrecision(3))), "steps/s"]
+    : [figure(Number((1 / rate).toPrecision(3))), "s/step"];
 }
-const several = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+const speed = (rate) => rateOf(rate).join(" ").trim();
+const several = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
-// What each word of state looks like: a colour, a form, and a sign, so that no colour is needed to tell them apart.
+// How each state looks: a colour and a character or a form, so that states differ without colour, too.
 const NODE_STATES = {
   running: ["run", "●"],
   done: ["done", "✓"],
   ready: ["begin", "◔"],
-  "waiting for go": ["begin", "◔"],
+  "at the barrier": ["begin", "◔"],
   stopping: ["end", "■"],
   draining: ["end", "↘"],
   spare: ["none", "○"],
-  "kept out": ["bad", "⊘"],
+  quarantined: ["bad", "⊘"],
   lost: ["bad", "✕"],
 };
 const JOB_STATES = {
@@ -114,31 +117,32 @@ const JOB_STATES = {
   recovering: ["bad", "↻"],
   starting: ["begin", "◔"],
   waiting: ["begin", "◔"],
-  "nobody here": ["none", "○"],
+  "no nodes": ["none", "○"],
   unreadable: ["bad", "✕"],
 };
 const WORKER_FORMS = {
-  stepping: ["run", "full", "makes steps"],
+  stepping: ["run", "full", "training"],
   serving: ["run", "full"],
-  running: ["run", "open", "runs, tells nothing"],
+  running: ["run", "open", "running (no progress reports)"],
   "in group": ["begin", "full"],
-  restored: ["begin", "full", "has its state"],
-  starting: ["begin", "open", "starts"],
+  restored: ["begin", "full", "state restored"],
+  starting: ["begin", "open"],
   preparing: ["begin", "open"],
   joining: ["begin", "open"],
-  stopping: ["end", "dashed", "stops"],
-  exited: ["done", "open", "ended"],
+  stopping: ["end", "dashed"],
+  exited: ["done", "open"],
   failed: ["bad", "cross", "failed"],
-  unknown: ["none", "dashed", "not known"],
+  unknown: ["none", "dashed"],
 };
-const WHYS = { loss: "bad", failure: "bad", "kept out": "bad", stopped: "end", first: "none", reformed: "none" };
+const WHYS = { "node lost": "bad", failure: "bad", quarantined: "bad", stopped: "end", first: "none", reformed: "none" };
 const tone = (why) => WHYS[why] || "done";
 
-const OUR_ENDS = [143, -15]; // It was told to end, and did.
+const OUR_ENDS = [143, -15]; // It ended on the agent's SIGTERM.
 
 function formOf(worker) {
   if (worker.state === "exited" && worker.code && !OUR_ENDS.includes(worker.code)) return WORKER_FORMS.failed;
   return WORKER_FORMS[worker.state] || WORKER_FORMS.unknown;
 }
 
-const lostWords = (steps, made) => (made < steps ? `lost, ${count(made)} of them made again` : "made again");
+const lostWords = (steps, made) =>
+  made < steps ? `${several(steps, "step")} lost, ${count(made)} repeated so far` : several(steps, "repeated step");

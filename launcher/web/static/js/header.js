@@ -4,24 +4,24 @@ const setup = JSON.parse($("setup").textContent);
 const kept = JSON.parse($("data").textContent);
 const page = { absent: null, trouble: null };
 
-function tile(name, small) {
+function tile(name, wide) {
   const value = el("dd"),
-    more = small ? el("dd", { class: "small" }) : null;
-  $("tiles").append(el("div", {}, el("dt", {}, name), value, more));
+    more = el("dd", { class: "small" });
+  $("tiles").append(el("div", { class: wide ? "wide" : null }, el("dt", {}, name), value, more));
   return { value, more };
 }
 const tiles =
   setup.job || kept
     ? {
-        goodput: tile("Goodput", true),
-        step: tile("Step", true),
-        rate: tile("Rate", true),
-        loss: tile("Loss", true),
-        nodes: tile("Nodes", true),
-        world: tile("World", true),
-        generation: tile("Generation", true),
-        time: tile("Uptime", true),
-        restarts: tile("Restarts", true),
+        goodput: tile("Goodput"),
+        step: tile("Step"),
+        rate: tile("Throughput"),
+        loss: tile("Loss"),
+        nodes: tile("Nodes"),
+        world: tile("World size"),
+        generation: tile("Generation"),
+        time: tile("Uptime"),
+        restarts: tile("Counted restarts", "wide"),
       }
     : null;
 
@@ -41,14 +41,15 @@ function drawHead() {
   say($("reason"), head.verdict ? "" : last);
 
   say(tiles.goodput.value, head.goodput === null ? "–" : `${(100 * head.goodput).toFixed(1)} %`);
-  say(tiles.goodput.more, totals.wall_s ? `${length(totals.paused_s)} in pauses` : "");
+  say(tiles.goodput.more, totals.wall_s ? `${length(totals.paused_s)} downtime` : "");
   say(tiles.step.value, count(head.step));
   const made = page.pauses.reduce((sum, pause) => sum + pause.made, 0);
-  say(tiles.step.more, totals.again ? `${count(totals.again)} ${lostWords(totals.again, made)}` : "");
-  say(tiles.rate.value, head.verdict ? "–" : speed(head.rate));
-  say(tiles.rate.more, "steps/s");
+  say(tiles.step.more, totals.again ? lostWords(totals.again, made) : "");
+  const [rate, unit] = head.verdict ? ["–", ""] : rateOf(head.rate);
+  say(tiles.rate.value, rate);
+  say(tiles.rate.more, unit);
   say(tiles.loss.value, figure(head.loss));
-  say(tiles.loss.more, "of rank 0");
+  say(tiles.loss.more, "rank 0");
   say(tiles.nodes.value, head.verdict ? "–" : String(head.members));
   say(tiles.nodes.more, head.np ? `np ${head.np}` : "");
   say(tiles.world.value, head.world ? String(head.world) : "–");
@@ -62,21 +63,21 @@ function drawHead() {
   const free = Object.entries(totals.restarts)
     .map(([why, many]) => `${many} × ${why}`)
     .join(", ");
-  say(tiles.restarts.more, free ? `charged; ${free}` : "charged");
+  say(tiles.restarts.more, free ? `changes: ${free}` : "no changes");
   tick();
 
   const hints = [];
   if (head.lacking)
     hints.push(
-      `${several(head.lacking, "node")} missing: ${head.missing.slice(0, 5).join("; ") || "not started yet, or without a way to etcd"}`,
+      `${several(head.lacking, "node")} missing: ${head.missing.slice(0, 5).join("; ") || "not started yet, or cannot connect to etcd"}`,
     );
   else if (head.missing.length) hints.push(`Missing: ${head.missing.slice(0, 5).join("; ")}`);
   if (head.saved)
     hints.push(
-      `Saved: step ${head.saved.step} in ${head.saved.folder} on ${head.saved.host}, at ${hour(head.saved.at)}`,
+      `Saved: step ${count(head.saved.step)} at ${hour(head.saved.at)}, in ${head.saved.folder} on ${head.saved.host}`,
     );
-  if (head.since) hints.push(`Only the newest events are kept: all figures count from ${hour(head.since)}`);
-  for (const key of head.damaged) hints.push(`This document cannot be read: ${key}`);
+  if (head.since) hints.push(`etcd has only the newest events: all figures start at ${hour(head.since)}`);
+  for (const key of head.damaged) hints.push(`Cannot parse etcd key: ${key}`);
   keyed(
     $("hints"),
     hints,
@@ -86,7 +87,7 @@ function drawHead() {
   );
 }
 
-// What changes by itself.
+// What changes with the clock alone.
 function tick() {
   const head = page.head;
   if (!head) return;
@@ -105,13 +106,13 @@ function drawFailure() {
     $("failure-words"),
     `${who} on host ${failure.host} (node ${failure.node}, generation ${failure.g}): ${failure.words}`,
   );
-  say($("failure-log"), failure.log ? `Its log: ${failure.log} on host ${failure.host}` : "");
-  say($("failure-tail"), failure.tail.length ? failure.tail.join("\n") : "It wrote nothing to its log.");
+  say($("failure-log"), failure.log ? `Log: ${failure.log} on host ${failure.host}` : "");
+  say($("failure-tail"), failure.tail.length ? failure.tail.join("\n") : "No output.");
 }
 
 $("copy").addEventListener("click", async () => {
   const text = ["failure-words", "failure-log", "failure-tail"].map((id) => $(id).textContent).join("\n");
-  say($("copy"), (await copied(text)) ? "Copied" : "Select it, and press Ctrl-C");
+  say($("copy"), (await copied(text)) ? "Copied" : "Press Ctrl-C to copy");
   setTimeout(() => say($("copy"), "Copy"), 2500);
 });
 
@@ -120,7 +121,7 @@ async function copied(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Not allowed here, as in a file.
+    // Browsers do not allow it on a page from a file.
     const range = document.createRange();
     range.selectNodeContents($("failure-tail"));
     getSelection().removeAllRanges();
@@ -129,22 +130,26 @@ async function copied(text) {
   }
 }
 
+// The theme follows the system until it is chosen here.
+const THEMES = ["system", "light", "dark"];
+function paint(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  say($("theme"), `Theme: ${theme}`);
+}
 $("theme").addEventListener("click", () => {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const is = document.documentElement.dataset.theme || (dark ? "dark" : "light");
-  paint(is === "dark" ? "light" : "dark");
+  const is = document.documentElement.dataset.theme || "system";
+  const next = THEMES[(THEMES.indexOf(is) + 1) % THEMES.length];
+  paint(next);
   try {
-    localStorage.setItem("theme", document.documentElement.dataset.theme);
+    localStorage.setItem("theme", next);
   } catch {
-    /* It is not kept. */
+    /* A browser may refuse to store it; then it lasts as long as the page. */
   }
 });
-function paint(theme) {
-  document.documentElement.dataset.theme = theme;
-}
 try {
   const theme = localStorage.getItem("theme");
-  if (theme === "dark" || theme === "light") paint(theme);
+  if (THEMES.includes(theme)) paint(theme);
 } catch {
-  /* None is kept. */
+  /* The browser stores nothing for this page. */
 }

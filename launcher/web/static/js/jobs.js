@@ -1,4 +1,4 @@
-// All jobs below the key prefix, each a link.
+// All jobs below the key prefix, each with a link to its page.
 
 const JOBS_EVERY_MS = 4000;
 

@@ -1,6 +1,6 @@
-// Keeps the page up to date: sections come as they change, and each part is drawn when one of its own did.
+// Keeps the page up to date: the server sends the sections that changed, and each part redraws when one of its own did.
 
-const SILENT_S = 25; // The server says something every 10 s.
+const SILENT_S = 25; // The server sends a heartbeat every 10 s.
 const AGAIN_MS = 2000;
 const PARTS = [
   [["head"], drawHead],
@@ -20,7 +20,7 @@ function contact(is, words) {
   document.body.dataset.contact = is;
   say($("contact"), words);
 }
-// One line above everything, by its kind; none for "".
+// One message above everything, by its kind; "" removes it.
 const notices = new Map();
 function tell(kind, words) {
   if (words) notices.set(kind, words);
@@ -44,21 +44,21 @@ function take(sections) {
   tell(
     "trouble",
     page.trouble
-      ? `etcd has not answered since ${hour(page.trouble.since)} (${page.trouble.words}). This is the last that it said.`
+      ? `etcd has not answered since ${hour(page.trouble.since)} (${page.trouble.words}). Showing the last known state.`
       : "",
   );
   if (there) {
     for (const [needs, draw] of PARTS) if (needs.some((name) => name in sections)) draw();
   }
-  if (sections.full) contact("stale", "waits");
+  if (sections.full) contact("stale", "waiting");
   else if (page.trouble) contact("stale", "etcd does not answer");
   else if (page.head && page.head.verdict) contact("ended", "ended");
   else contact("live", "live");
 }
 
-// A browser has six connections to one server for all its pages, so that one which nobody sees holds none.
+// A browser has six connections to one server for all its tabs, so a hidden tab holds none.
 let source = null,
-  once = false; // The server has said what there is to say, and ends; the page asks again.
+  once = false; // The server has answered and closes; the page asks again.
 function follow() {
   if (source || document.hidden) return;
   const mine = (source = new EventSource(`/api/job/${encodeURIComponent(setup.job)}/live`));
@@ -73,7 +73,7 @@ function follow() {
   mine.onerror = () => {
     if (!once) lost();
     once = false;
-    if (mine.readyState !== EventSource.CLOSED) return; // It tries again by itself.
+    if (mine.readyState !== EventSource.CLOSED) return; // The browser reconnects.
     leave();
     setTimeout(follow, AGAIN_MS);
   };
@@ -88,7 +88,7 @@ function lost() {
   contact("stale", "no contact");
   tell(
     "contact",
-    `elastic-ctl ui has not answered since ${hour(lostAt || now())}. This is the last that it said; the page goes on by itself when it is back.`,
+    `elastic-ctl ui has not answered since ${hour(lostAt || now())}. Showing the last known state; the page reconnects automatically.`,
   );
 }
 
@@ -101,7 +101,7 @@ function start() {
     contact("kept", `as of ${hour(kept.head.at, true)}`);
     say(
       $("foot"),
-      `A report of job ${kept.head.job_id}, written by elastic-ctl report at ${utc(kept.head.at)}. It shows what etcd and the nodes said then, and asks nobody.`,
+      `Report of job ${kept.head.job_id}, written by elastic-ctl report at ${utc(kept.head.at)}: the state of etcd and the nodes at that time. The file makes no network requests.`,
     );
     return;
   }
@@ -109,7 +109,7 @@ function start() {
   say(
     $("foot"),
     setup.orders && !token
-      ? "This page only looks: open it with the whole address that elastic-ctl ui printed, to give orders."
+      ? "This page is read-only. To scale, drain or stop, open the full address that elastic-ctl ui printed."
       : "",
   );
   if (!setup.job) return void followJobs();
@@ -124,12 +124,14 @@ function start() {
   }, 1000);
 }
 
-let width = innerWidth;
-addEventListener("resize", () => {
-  if (innerWidth === width || !page.head || $("job").hidden) return;
-  width = innerWidth;
+// Drawings have the width of their boxes: another window or a scroll bar that appears changes it.
+let width = null;
+function fitDrawings() {
+  if (!page.head || $("job").hidden || $("main").clientWidth === width) return;
+  width = $("main").clientWidth;
   drawTimeline();
   drawRecoveries();
   drawCharts();
-});
+}
+new ResizeObserver(() => requestAnimationFrame(fitDrawings)).observe($("main"));
 start();

@@ -1,6 +1,6 @@
-// Nodes as cards in the order of their M_ids, workers as squares on them.
+// A box for each node, in the order of their M_ids, with a square for each worker.
 
-const DENSE = 24; // So many nodes get small cards.
+const DENSE = 24; // With more nodes than this the boxes are small.
 
 function drawMap() {
   const inside = page.nodes.filter((node) => node.m_id !== null),
@@ -10,7 +10,7 @@ function drawMap() {
     $("map-sum"),
     inside.length
       ? `${several(inside.length, "node")}${workers ? `, ${several(workers, "worker")}` : ""}`
-      : "none in the world",
+      : "no active nodes",
   );
   for (const [id, nodes] of [
     ["map", inside],
@@ -55,14 +55,14 @@ function drawNode(made, node) {
   mark(made, "data-tone", is);
   parts.place.hidden = node.m_id === null;
   say(parts.place, node.m_id === null ? "" : String(node.m_id));
-  mark(parts.place, "title", "M_id");
+  mark(parts.place, "title", "node rank (M_id)");
   say(parts.name, node.node);
   mark(parts.name, "aria-label", `${node.m_id === null ? "" : `M_id ${node.m_id}, `}node ${node.node}, ${node.state}`);
   mark(parts.name, "title", `on host ${node.host}`);
   say(parts.is, `${sign} ${node.state}`);
   made.node = node;
   tickNode(made);
-  const note = node.note || node.waits || (node.unasked ? "its agent could not be asked" : "");
+  const note = node.note || node.waits || (node.unreachable ? "cannot query its agent" : "");
   parts.note.hidden = !note;
   say(parts.note, note);
   keyed(parts.workers, workersOf(node), processName, makeWorker, drawWorker);
@@ -71,11 +71,11 @@ function tickNode(made) {
   const node = made.node,
     facts = [];
   if (node.since) facts.push(`for ${whole(now() - node.since)}`);
-  if (node.right_s) facts.push(`right for ${node.right_s.toFixed(1)} s`);
+  if (node.lease_remaining_s) facts.push(`lease: ${node.lease_remaining_s.toFixed(1)} s left`);
   say(made.parts.facts, facts.join(" · "));
 }
 
-// The workers that its agent told of, or only those that the store knows.
+// The workers that its agent reports; without an answer, the ranks that etcd has.
 function workersOf(node) {
   if (node.workers && node.workers.length) return node.workers.map((worker) => ({ ...worker, node: node.node }));
   const failed = page.head.state === "failed" && page.failure && page.failure.node === node.node && page.failure.rank;
@@ -117,7 +117,7 @@ function drawGone() {
       made.replaceChildren(
         el("b", {}, one.node),
         el("span", { class: "dim" }, `after generation ${one.g}`),
-        el("span", {}, one.reason),
+        el("span", {}, one.reason.startsWith(`${one.node} `) ? one.reason.slice(one.node.length + 1) : one.reason),
         one.at ? moment(one.at) : "",
       );
     },

@@ -1,26 +1,26 @@
-// Orders, for whoever opened the page with its token. Each says first what follows from it.
+// Actions, if the page was opened with its token. Each dialog first says what the action does.
 
 const asking = $("ask");
 let token = "";
 if (location.hash.startsWith("#token=")) {
-  // It is in no log, and from here on not in the address.
+  // No log has the token, and from here on the address does not have it either.
   token = location.hash.slice(7);
   try {
     token = decodeURIComponent(token);
   } catch {
-    /* It is as it stands there. */
+    /* Not percent-encoded: take it literally. */
   }
   history.replaceState(null, "", location.pathname);
   try {
     sessionStorage.setItem("token", token);
   } catch {
-    /* It lasts as long as the page. */
+    /* The token lasts as long as the page. */
   }
 } else {
   try {
     token = sessionStorage.getItem("token") || "";
   } catch {
-    /* There is none. */
+    /* The browser stores nothing for this page. */
   }
 }
 const mayOrder = () => Boolean(setup.orders && token && !kept && page.head && !page.head.verdict);
@@ -55,7 +55,10 @@ function askScale() {
   const np = el("input", { type: "text", id: "np", value: page.head.np || "", autocomplete: "off", required: true });
   confirm(
     `Scale ${page.head.job_id}`,
-    `${several(page.head.members, "node")} run, np is ${page.head.np}. With fewer nodes the last ones leave the world and wait as spares; with more, nodes that wait are taken in. Either way all workers start again, from where they saved.`,
+    [
+      `Active: ${several(page.head.members, "node")}; np is ${page.head.np}. With a smaller np the last nodes become spares; `,
+      "with a larger one spares join. In both cases all workers restart from the state that they save.",
+    ],
     [el("label", { for: "np" }, "np: N, N+, or MIN:MAX"), np],
     "Scale",
     false,
@@ -66,8 +69,11 @@ function askDrain(node) {
   const deadline = el("input", { type: "text", id: "deadline", inputmode: "numeric", autocomplete: "off" });
   confirm(
     `Drain ${node}`,
-    "Its workers save, and its agent ends. The others go on without it, from where they saved.",
-    [el("label", { for: "deadline" }, "Seconds until the machine goes (empty: there is time)"), deadline],
+    [
+      "The workers of this node save and exit, then its agent ends. ",
+      "The other nodes resume from the saved state without it.",
+    ],
+    [el("label", { for: "deadline" }, "Seconds until the host goes away (empty: no deadline)"), deadline],
     "Drain",
     false,
     () =>
@@ -78,8 +84,12 @@ function askStop() {
   const fast = el("input", { type: "checkbox", id: "fast" });
   confirm(
     `Stop ${page.head.job_id}`,
-    "The job ends for good: its workers save and leave, its agents end. To go on it must be started again with --rerun.",
-    [el("label", { class: "check" }, fast, "at once: workers do not save, they have 2 seconds")],
+    [
+      "The job ends: its workers save and exit, its agents end. To resume it, start it with ",
+      el("code", {}, "--rerun"),
+      ".",
+    ],
+    [el("label", { class: "check" }, fast, "at once: workers exit within 2 s and do not save")],
     "Stop the job",
     true,
     () => ({ order: "stop", now: fast.checked }),
@@ -96,7 +106,7 @@ function confirm(title, words, fields, does, hard, order) {
       onsubmit: async (event) => {
         event.preventDefault();
         act.disabled = true;
-        say(said, "Telling the job …");
+        say(said, "Sending …");
         const { value, error } = await fetched(`/api/job/${encodeURIComponent(setup.job)}/orders`, {
           method: "POST",
           body: JSON.stringify(order()),
@@ -108,7 +118,7 @@ function confirm(title, words, fields, does, hard, order) {
       },
     },
     el("h2", { id: "ask-title" }, title),
-    el("p", {}, words),
+    el("p", {}, ...words),
     ...fields,
     said,
   );

@@ -1,7 +1,7 @@
-// What is known of one node or one worker, in a dialog; its log and its stacks when somebody asks for them.
+// A dialog with everything about one node or one worker; a worker's log and stack traces on request.
 
 const panel = $("panel");
-let shown = null; // What the panel is about: it is kept up to date while it is open.
+let shown = null; // The subject of the open panel, which is kept up to date.
 
 function openPanel(about) {
   shown = about;
@@ -9,16 +9,16 @@ function openPanel(about) {
     facts = el("dl"),
     row = el("div", { class: "row" });
   const answer = el("pre", { tabindex: "0", hidden: true }),
-    told = el("p", { class: "dim", role: "status" });
+    note = el("p", { class: "dim", role: "status" });
   const close = el("button", { class: "quiet", type: "button", onclick: () => panel.close() }, "Close");
   panel.replaceChildren(
-    el("div", { class: "inner" }, el("div", { class: "title" }, title, close), facts, row, told, answer),
+    el("div", { class: "inner" }, el("div", { class: "title" }, title, close), facts, row, note, answer),
   );
-  Object.assign(shown, { title, facts, row, answer, told });
+  Object.assign(shown, { title, facts, row, answer, note });
   fillPanel();
   if (about.worker && !kept) {
-    row.append(el("button", { class: "quiet", type: "button", onclick: () => ask("log") }, "Last lines of its log"));
-    row.append(el("button", { class: "quiet", type: "button", onclick: () => ask("stacks") }, "Where it is: stacks"));
+    row.append(el("button", { class: "quiet", type: "button", onclick: () => ask("log") }, "Show last log lines"));
+    row.append(el("button", { class: "quiet", type: "button", onclick: () => ask("stacks") }, "Show stack traces"));
   }
   if (about.node && !about.worker) offerDrain(row, about.node);
   panel.showModal();
@@ -46,7 +46,7 @@ function fillPanel() {
             ["Process", worker.pid],
             ["Generation", worker.g],
             ["Step", count(worker.step)],
-            ["Rate", speed(worker.rate)],
+            ["Throughput", speed(worker.rate)],
             ...Object.entries(worker.metrics || {}).map(([name, value]) => [name, figure(value)]),
             ["Exit code", worker.code],
             ["Log", worker.log],
@@ -55,9 +55,9 @@ function fillPanel() {
             ["Node", shown.node],
             [
               "State",
-              node && !node.unasked && !node.workers ? "not known: its agent was not asked" : "not known any more",
+              node && !node.unreachable && !node.workers ? "unknown: its agent was not queried" : "no longer known",
             ],
-            ["Why", node && node.unasked],
+            ["Why", node && node.unreachable],
           ],
     );
     return;
@@ -71,28 +71,22 @@ function fillPanel() {
           ["State", node.state + (node.note ? `: ${node.note}` : "")],
           ["Agent", node.phase],
           ["Since", node.since && sinceWords(node.since)],
-          ["Waits", node.waits],
-          [
-            "Lease",
-            node.lease_age_s === null || node.lease_age_s === undefined
-              ? null
-              : `refreshed ${length(node.lease_age_s)} before it was asked`,
-          ],
-          ["Right to run", node.right_s && `${length(node.right_s)} left, then it must have been refreshed`],
-          ["Seats", node.seats],
+          ["Waiting for", node.waits],
+          ["Lease", leaseWords(node)],
+          ["Tasks", node.tasks],
           ["Up", node.up && sinceWords(node.up)],
           ["Process", node.pid],
           ["Version", node.version],
-          ["Not asked", node.unasked],
+          ["Unreachable", node.unreachable],
         ]
-      : [["State", "not registered any more"]],
+      : [["State", "no longer registered"]],
   );
 }
 function facts(rows) {
-  const told = rows
+  const known = rows
     .filter(([, value]) => value !== null && value !== undefined && value !== "")
     .map(([name, value]) => [name, String(value)]);
-  const parts = told.flatMap(([name, value]) => [
+  const parts = known.flatMap(([name, value]) => [
     ["dt", name, name],
     ["dd", name, value],
   ]);
@@ -104,24 +98,31 @@ function facts(rows) {
     (made, [, , text]) => say(made, text),
   );
 }
+function leaseWords(node) {
+  const known = (seconds) => seconds !== null && seconds !== undefined;
+  const parts = [];
+  if (node.lease_remaining_s) parts.push(`${length(node.lease_remaining_s)} left`);
+  if (known(node.lease_age_s)) parts.push(`last renewed ${length(node.lease_age_s)} before the query`);
+  return parts.join(", ");
+}
 const sinceWords = (at) => `${hour(at)} (${whole(now() - at)})`;
 const processName = (worker) => (worker.role === "worker" ? `rank ${worker.index}` : `${worker.role} ${worker.index}`);
 
 async function ask(what) {
   const about = shown,
     named = about.worker.replace("rank ", "").replace(" ", ".");
-  say(about.told, "Asking the node …");
+  say(about.note, "Querying the node …");
   const { value, error } = await fetched(
     `/api/job/${encodeURIComponent(setup.job)}/${what}/${encodeURIComponent(named)}`,
   );
   if (shown !== about) return;
-  say(about.told, error || (what === "log" ? `The end of ${value.path}` : value.how));
+  say(about.note, error || (what === "log" ? `End of ${value.path}` : value.how));
   about.answer.hidden = Boolean(error);
-  say(about.answer, error ? "" : value.text || "It has written nothing.");
+  say(about.answer, error ? "" : value.text || "No output yet.");
   about.answer.scrollTop = about.answer.scrollHeight;
 }
 
-// An answer of the server, or why there is none, in words.
+// The answer of the server, or a message that says why there is none.
 async function fetched(path, options) {
   try {
     const answer = await fetch(path, { cache: "no-store", ...options });

@@ -1,4 +1,4 @@
-// One row per node over time: where it was in a generation, and the pauses of the job as bands over all of them.
+// One row per node over time, with a bar for each generation that the node was in; downtime as bands over all rows.
 
 const ZOOMS = [
   ["All", Infinity],
@@ -36,9 +36,20 @@ chooser(
   },
 );
 
-// The moments that matter of a generation: when its workers had a go, and when they were stopped.
+// When the workers of a generation could start, and when they were stopped.
 const beginOf = (one) => one.first_step_at || one.go_at || one.published_at;
 const endOf = (one) => one.ended_at || page.head.until || now();
+
+// The kinds of downtime, by the colour of their bands; "" stands for the bars.
+const BANDS = {
+  "": "active in a generation",
+  none: "start",
+  bad: "downtime: failure",
+  done: "downtime: planned change",
+  end: "downtime: stop",
+  begin: "no steps now",
+};
+const bandOf = (pause) => (pause.open ? "begin" : tone(pause.why));
 
 function rowsOfNodes() {
   const placed = (page.nodes || []).filter((node) => node.m_id !== null).map((node) => node.node);
@@ -56,7 +67,7 @@ function ticksOfTime(from, to, most) {
   for (let at = Math.ceil((from - shift) / step) * step + shift; at <= to; at += step) found.push(at);
   return found;
 }
-// Below an axis; at the edges it stays inside.
+// A text below an axis, which stays inside at the edges.
 function label(x, y, width, text) {
   const half = 3.2 * text.length;
   return svg("text", { x: Math.min(Math.max(x, half), width - half), y, "text-anchor": "middle" }, text);
@@ -79,7 +90,7 @@ function drawTimeline() {
     high = Math.max(3, Math.min(20, Math.floor(460 / rows.length))),
     named = high >= 12,
     gap = high < 6 ? 1 : 2;
-  const left = named ? (width < 520 ? 84 : 160) : 8,
+  const left = named ? (width < 520 ? 92 : 160) : 8,
     top = 38,
     bottom = top + rows.length * (high + gap);
   const x = (at) => left + ((Math.min(Math.max(at, begin), end) - begin) / span) * (width - left - 8);
@@ -127,7 +138,7 @@ function drawTimeline() {
     parts.push(
       svg("rect", {
         class: "band",
-        "data-tone": pause.open ? "begin" : tone(pause.why),
+        "data-tone": bandOf(pause),
         x: from,
         y: top - 4,
         width: wide,
@@ -144,7 +155,7 @@ function drawTimeline() {
           width: Math.max(wide, 5),
           height: 9,
           rx: 2,
-          "data-tone": pause.open ? "begin" : tone(pause.why),
+          "data-tone": bandOf(pause),
         },
         pauseWords(pause),
       ),
@@ -167,6 +178,15 @@ function drawTimeline() {
         ),
       );
   }
+  const bands = [...new Set(page.pauses.map(bandOf))];
+  keyed(
+    $("timeline-legend"),
+    ["", ...bands],
+    (is) => is,
+    (is) =>
+      el("li", {}, el("span", { class: is ? "swatch band" : "swatch world", "data-tone": is }), BANDS[is]),
+    () => {},
+  );
   const focused =
     document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.choice : null;
   part.replaceChildren(
@@ -176,7 +196,7 @@ function drawTimeline() {
         height: bottom + 26,
         viewBox: `0 0 ${width} ${bottom + 26}`,
         role: "group",
-        "aria-label": "Who was in which generation, and the pauses between them",
+        "aria-label": "The nodes of each generation, and the downtime between generations",
       },
       ...parts,
     ),
@@ -188,11 +208,11 @@ function drawTimeline() {
   if (!chosen)
     say(
       $("timeline-caption"),
-      "Bars: in a generation. Marks above and bands: pauses, from the last step to the first new one. Point at one, or tap it.",
+      "Downtime goes from the last step before a change to the first step after it. Point at a mark or a generation, or tap it, for details.",
     );
 }
 
-// Something in the drawing that says its sentence when it is pointed at, tapped or focused.
+// A part of the drawing whose sentence becomes the caption when it is pointed at, tapped or focused.
 function choice(kind, name, place, words) {
   const tell = () => {
     chosen = name;
@@ -213,15 +233,15 @@ function choice(kind, name, place, words) {
 }
 function pauseWords(pause) {
   const one = page.generations.find((other) => other.g === pause.g);
-  const again = pause.again ? `; ${several(pause.again, "step")} ${lostWords(pause.again, pause.made)} (${length(pause.again_s)})` : "";
-  if (pause.open) return `Pause since ${hour(pause.began)}: no step is made`;
-  return `Pause of ${length(pause.ended - pause.began)} at ${hour(pause.began)}, before generation ${pause.g}${one && one.reason ? `: ${one.reason}` : ""}${again}`;
+  const again = pause.again ? `; ${lostWords(pause.again, pause.made)} (${length(pause.again_s)})` : "";
+  if (pause.open) return `Downtime since ${hour(pause.began)}: no steps`;
+  return `Downtime of ${length(pause.ended - pause.began)} at ${hour(pause.began)}, before generation ${pause.g}${one && one.reason ? `: ${one.reason}` : ""}${again}`;
 }
 function generationWords(one) {
   const from = beginOf(one),
     many = one.nodes.length + one.more;
   const steps = one.steps === null ? "" : `, ${several(one.steps, "step")}`;
-  return `Generation ${one.g} (${one.why || "?"}): ${many ? several(many, "node") : "nodes not known"}${one.world ? `, world size ${one.world}` : ""}, ${length(endOf(one) - from)} from ${hour(from)}${steps}. ${one.reason}`;
+  return `Generation ${one.g} (${one.why || "?"}): ${many ? several(many, "node") : "nodes unknown"}${one.world ? `, world size ${one.world}` : ""}, ${length(endOf(one) - from)} from ${hour(from)}${steps}. ${one.reason}`;
 }
 const shortName = (name, most) =>
   name.length <= most ? name : `${name.slice(0, Math.ceil(most / 2) - 1)}…${name.slice(-Math.floor(most / 2))}`;

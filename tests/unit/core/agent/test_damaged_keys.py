@@ -16,7 +16,7 @@ from tests.support.agent_harness import Bench, done, running, serving
 from tests.support.strategies import KEYS
 
 JUNK = b"\xff{"
-BOTH = Predecessor(1, ("a", "b"), ChangeReason.SHRINK)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.SCALE_DOWN)
 
 
 def junk(bench: Bench, key: str) -> None:
@@ -43,7 +43,7 @@ def test_a_node_whose_key_is_taken_away_writes_it_again_and_its_workers_run_on(h
     assert (now.value, now.lease) == (held.value, bench.facts.registration.lease)
     assert now.lease != held.lease
     assert (bench.phase, bench.stops) == (Phase.RUNNING, [])
-    assert bench.lines[-1] == "registered again; the workers have run on"
+    assert bench.lines[-1] == "registered again; the workers kept running"
 
 
 def test_a_node_whose_key_is_gone_has_no_longer_right_than_its_lease_had_given_then() -> None:
@@ -131,7 +131,7 @@ def test_a_node_that_begins_to_lead_once_more_forgets_since_when_others_were_awa
 def test_whose_workers_save_while_the_others_go_on_stops_them_and_is_no_newcomer_until_they_are_gone() -> None:
     """They cannot meet the others any more; and a world with this node would wait for them."""
     bench = running()
-    bench.world(2, "a", why=ChangeReason.SHRINK, before=BOTH)
+    bench.world(2, "a", why=ChangeReason.SCALE_DOWN, before=BOTH)
     bench.unregister()
     assert bench.registered
     assert [stop.planned for stop in bench.every(StopWorkers)] == [True]

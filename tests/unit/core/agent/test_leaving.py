@@ -12,7 +12,7 @@ from tests.support.agent_harness import Bench, done, joining, running, spare
 from tests.support.job_transcript import Job, nodes_of
 
 BOTH = Predecessor(1, ("a", "b"), ChangeReason.DRAIN)
-WHY = "AWS takes this machine back at 12:03:44 UTC"
+WHY = "AWS reclaims this machine at 12:03:44 UTC"
 
 
 def notice(in_s: float) -> DrainRequested:
@@ -22,7 +22,7 @@ def notice(in_s: float) -> DrainRequested:
 
 def stops(bench: Bench) -> list[tuple[float, bool]]:
     """The seconds between SIGTERM and SIGKILL of each stop, and whether it is planned."""
-    return [(stop.grace_s, stop.planned) for stop in bench.every(StopWorkers)]
+    return [(stop.stop_timeout_s, stop.planned) for stop in bench.every(StopWorkers)]
 
 
 def test_a_node_whose_machine_is_taken_back_tells_the_others_why_it_drains() -> None:
@@ -114,7 +114,7 @@ def test_a_deadline_that_is_over_ends_the_workers_at_once() -> None:
     bench.now = 3.0
     bench.tell(notice(2.0))
     assert stops(bench) == [(0.0, True), (0.0, False)]
-    assert bench.lines[-1] == f"no time is left ({WHY}): ending this node's workers"
+    assert bench.lines[-1] == f"deadline reached ({WHY}): killing this node's workers"
 
 
 def test_a_node_without_workers_leaves_with_4_at_once() -> None:

@@ -63,7 +63,7 @@ def test_the_leader_proposes_nothing_until_the_spec_is_restored(restored: bool) 
     assert decision is not None
     assert (decision.code, decision.reason) == (
         Reason.UNREADABLE,
-        f"the spec has schema 99, and this agent has schema {SCHEMA}; put it right",
+        f"the spec has schema 99, and this agent has schema {SCHEMA}; restore it",
     )
     bench.shelf.delete(KEYS.member("b"))
     overwritten(bench, encode(bench.spec) if restored else OTHER)
@@ -82,8 +82,8 @@ def test_a_running_node_that_lost_its_key_says_once_why_it_does_not_register() -
         bench.look()
     assert not bench.registered
     assert [action.text for action in bench.asked[asked:] if isinstance(action, LogLine)] == [
-        f"job j1 has schema 99, and this agent has schema {SCHEMA}; this node was in the job, and waits until somebody "
-        f"has restored {KEYS.spec}"
+        f"job j1 has schema 99, and this agent has schema {SCHEMA}; this node was in the job, and waits until "
+        f"{KEYS.spec} is restored"
     ]
     assert not [action for action in bench.asked[asked:] if isinstance(action, StartWorkers | StopWorkers)]
     overwritten(bench, encode(bench.spec))

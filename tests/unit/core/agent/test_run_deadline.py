@@ -30,7 +30,7 @@ from tests.support.strategies import KEYS
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)
 """How long a node may run after a good refresh, by its own lease."""
-BOTH = Predecessor(1, ("a", "b"), ChangeReason.LOSS)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.NODE_LOST)
 
 # --- the right to run ---------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ def test_whose_lease_ends_while_its_workers_save_registers_again_and_who_drains_
         bench.world(
             2,
             "a" if told_to_leave else "a b c",
-            why=ChangeReason.DRAIN if told_to_leave else ChangeReason.GROWTH,
+            why=ChangeReason.DRAIN if told_to_leave else ChangeReason.SCALE_UP,
             before=BOTH,
         )
         assert bench.phase is Phase.STOPPING
@@ -117,7 +117,7 @@ def test_a_vouch_prolongs_the_right_of_a_member_whose_lease_is_lost_and_it_regis
 
 
 def test_no_vouch_goes_beyond_the_last_refresh_plus_the_outage_limit() -> None:
-    bench = running(store_outage_limit_s=20.0)
+    bench = running(etcd_outage_timeout_s=20.0)
     bench.tell(vouched(1e6))
     assert run_untils(bench) == [TTL_S + 20.0]
     bench.at(TTL_S + 20.0)
@@ -253,7 +253,7 @@ def test_another_store_stops_the_workers_and_the_node_joins_there_anew() -> None
     bench.shelf.put(KEYS.incarnation, "i2")
     bench.look()
     assert bench.stops == [(1, 2.0)]
-    assert bench.lines[-1] == "the store is another one, or came back empty: stopping the workers, the job forms again"
+    assert bench.lines[-1] == "etcd was replaced or lost its data: stopping this node's workers, the job forms again"
     assert old is not None
     bench.tell(SessionLost(old, "TTL 0"))
     bench.gone()

@@ -315,7 +315,7 @@ def test_a_leader_that_lost_the_lead_without_seeing_it_changes_nothing() -> None
 
 
 def test_a_leader_that_leaves_the_generation_gives_up_the_lead_with_it() -> None:
-    bench = Bench("a", "1:2", grow_every_s=0.0)
+    bench = Bench("a", "1:2", scale_up_interval_s=0.0)
     bench.others("b")
     bench.gone()
     assert (bench.starts, leader_of(bench)) == ([1, 2], "a")

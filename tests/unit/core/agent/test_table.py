@@ -21,7 +21,7 @@ from tests.support.strategies import KEYS
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)
 """How long a node may run after a good refresh, by its own lease."""
-BOTH = Predecessor(1, ("a", "b"), ChangeReason.LOSS)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.NODE_LOST)
 CAUSE = Cause(g=1, host="host-a", node="a", exits=(worker_exit(),), ranks=(0,), world_size=2)
 
 # --- whole lives --------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_a_node_alone_restarts_its_failing_script_until_no_restart_is_left() -> 
             bench.at(bench.core.wake_at)  # The pause after failures without progress.
     assert bench.starts == [1, 2, 3]
     verdict = bench.every(ReportVerdict)[0].verdict
-    assert (verdict.status, verdict.reason) == (FinalStatus.FAILED, "no restart is left (--max_restarts 2)")
+    assert (verdict.status, verdict.reason) == (FinalStatus.FAILED, "no restart is left (--max-restarts 2)")
     assert [report.note for report in bench.every(ReportFailure)] == ["restart 1 of 2", "restart 2 of 2"]
     assert bench.exit_code == 1
 
@@ -157,24 +157,26 @@ def test_a_node_that_is_refused_says_why_and_exits_with_3_and_gives_its_lease_ba
     late.at(1)
     assert late.exit_code == 3
     assert late.lines == [
-        "node c offers 4 cards, job j1 uses 2 on every node; use --nproc_per_node 2, or as many cards with --gpus"
+        "node c runs 4 workers, job j1 runs 2 on every node; use --nproc-per-node 2, or as many GPUs with --gpus"
     ]
     assert len(late.every(CloseSession)) == 1
 
 
 def test_a_node_that_gives_up_waiting_exits_with_4_and_writes_no_verdict() -> None:
-    bench = spare(elastic_timeout_s=10.0)
+    bench = spare(join_timeout_s=10.0)
     bench.at(9.9)
     assert bench.phase is Phase.SPARE
     bench.at(10)
     assert bench.exit_code == 4
-    assert bench.lines[-1] == "no world came together in 10 s (--elastic_timeout); leaving"
+    assert (
+        bench.lines[-1] == "no generation with this node formed in 10 s (--join-timeout); exiting, the job stays open"
+    )
     assert bench.shelf.view.verdict is None
     assert not bench.registered
 
 
 def test_a_spare_of_a_job_that_trains_does_not_give_up() -> None:
-    bench = gated(elastic_timeout_s=10.0)
+    bench = gated(join_timeout_s=10.0)
     bench.world(2, "a")
     bench.go(2)
     assert bench.phase is Phase.SPARE
@@ -182,7 +184,7 @@ def test_a_spare_of_a_job_that_trains_does_not_give_up() -> None:
     assert bench.phase is Phase.SPARE
 
 
-def test_a_node_without_an_elastic_timeout_waits_for_ever() -> None:
+def test_a_node_without_a_join_timeout_waits_for_ever() -> None:
     bench = spare()
     bench.at(1e9)
     assert bench.phase is Phase.SPARE
@@ -261,13 +263,13 @@ def test_a_spare_says_that_it_is_one_and_what_it_is_for() -> None:
     bench = gated(np="1:2")
     bench.world(2, "a c")
     assert bench.phase is Phase.SPARE
-    assert bench.lines[-1] == "spare: generation 2 goes on without this node, which takes over when one is lost"
+    assert bench.lines[-1] == "spare: generation 2 runs without this node, which takes over when another node fails"
 
 
 def test_a_node_outside_a_world_that_has_room_for_it_says_that_it_joins() -> None:
     bench = gated(np="1:3")
     bench.world(2, "a c")
-    assert bench.lines[-1] == "spare: generation 2 goes on without this node, which joins at the next start"
+    assert bench.lines[-1] == "spare: generation 2 runs without this node, which joins at the next start"
 
 
 def test_a_node_says_which_ranks_it_has() -> None:

@@ -126,10 +126,10 @@ def timed(
 class Watched:
     """An agent's core that is told anything, and what it did so far."""
 
-    def __init__(self, *, rerun: bool, force: bool, elastic_timeout_s: float | None) -> None:
-        spec = JobSpec(np=Np(low=1, high=3, first=1), slots=1, settle_s=0.0)
+    def __init__(self, *, rerun: bool, force: bool, join_timeout_s: float | None) -> None:
+        spec = JobSpec(np=Np(low=1, high=3, first=1), slots=1, join_window_s=0.0)
         me = NodeIdentity("a", member(), spec, "i", force=force, rerun=rerun)
-        limits = Timeouts(15.0, 2.0, elastic_timeout_s=elastic_timeout_s)
+        limits = Timeouts(15.0, 2.0, join_timeout_s=join_timeout_s)
         self.core = AgentCore(AgentState(me, KEYS, limits, DecisionPolicy("a"), now=0.0))
         self.now = 0.0
         self.sent: list[Transaction] = []
@@ -166,11 +166,11 @@ class Watched:
 
 
 agents = st.builds(
-    Watched, rerun=st.booleans(), force=st.booleans(), elastic_timeout_s=st.sampled_from([None, None, 30.0])
+    Watched, rerun=st.booleans(), force=st.booleans(), join_timeout_s=st.sampled_from([None, None, 30.0])
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(agents, timed(events, 0))
 def test_an_agents_core_raises_nothing_whatever_it_is_told(
     agent: Watched, told: list[tuple[Event | Unsent, float]]
@@ -180,7 +180,7 @@ def test_an_agents_core_raises_nothing_whatever_it_is_told(
         agent.tell(event)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(agents, timed(steady, 8), timed(events, 0))
 def test_a_registered_agents_core_raises_nothing_whatever_it_is_told(
     agent: Watched,
@@ -196,7 +196,7 @@ def test_a_registered_agents_core_raises_nothing_whatever_it_is_told(
         agent.tell(event)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from([phase for phase in Phase if phase is not Phase.ENDED]),
     st.lists(st.sampled_from(sorted(HAPPENINGS)), min_size=3, max_size=25),

@@ -46,14 +46,14 @@ from tests.support.agent_harness import (
 from tests.support.job_transcript import worker_exit
 from tests.support.strategies import KEYS
 
-BOTH = Predecessor(1, ("a", "b"), ChangeReason.LOSS)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.NODE_LOST)
 
 
 def hurried() -> Bench:
     """While it stops its workers for a drain, somebody is lost."""
     bench = running()
     bench.world(2, "a", why=ChangeReason.DRAIN, before=BOTH)
-    return look_after(bench, lambda told: told.world(3, "a", why=ChangeReason.LOSS, before=BOTH))
+    return look_after(bench, lambda told: told.world(3, "a", why=ChangeReason.NODE_LOST, before=BOTH))
 
 
 # --- the table as it stands ---------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def unheard() -> Bench:
 def asked_to_leave() -> Bench:
     """Its workers are being stopped for a planned change."""
     bench = running()
-    bench.world(2, "a b", why=ChangeReason.GROWTH, before=Predecessor(1, ("a", "b"), ChangeReason.GROWTH))
+    bench.world(2, "a b", why=ChangeReason.SCALE_UP, before=Predecessor(1, ("a", "b"), ChangeReason.SCALE_UP))
     return bench
 
 
@@ -166,20 +166,20 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     "joining: the job has ended": lambda: late_for(FinalStatus.COMPLETED),
     "joining: refused": refused,
     "joining: drain": lambda: look_after(joining(), Bench.drain),
-    "joining: gave up": lambda: look_after(joining(elastic_timeout_s=10.0), lambda bench: bench.at(10.0)),
+    "joining: gave up": lambda: look_after(joining(join_timeout_s=10.0), lambda bench: bench.at(10.0)),
     "joining: registered": spare,
     "spare: verdict": lambda: look_after(spare(), Bench.verdict),
     "spare: drain": lambda: look_after(spare(), Bench.drain),
     "spare: registration lost": lambda: look_after(spare(), Bench.unregister),
     "spare: chosen": gated,
-    "spare: gave up": lambda: look_after(spare(elastic_timeout_s=10.0), lambda bench: bench.at(10.0)),
+    "spare: gave up": lambda: look_after(spare(join_timeout_s=10.0), lambda bench: bench.at(10.0)),
     "gated: verdict": lambda: look_after(gated(), Bench.verdict),
     "gated: drain": lambda: look_after(gated(), Bench.drain),
     "gated: registration lost": lambda: look_after(gated(), Bench.unregister),
     "gated: passed over": lambda: look_after(gated(), lambda bench: bench.world(2, "a")),
     "gated: newer generation": lambda: look_after(gated(), lambda bench: bench.world(2, "a b")),
     "gated: go": running,
-    "gated: gave up": lambda: look_after(gated(elastic_timeout_s=10.0), lambda bench: bench.at(10.0)),
+    "gated: gave up": lambda: look_after(gated(join_timeout_s=10.0), lambda bench: bench.at(10.0)),
     "running: right ended": lambda: look_after(running(), lambda bench: bench.at(5.0)),
     "running: failed": lambda: look_after(running(), lambda bench: bench.exit(1)),
     "running: ok": done,

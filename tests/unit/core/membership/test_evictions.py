@@ -39,14 +39,14 @@ COUNTS_AT = AT + SILENCE_COUNTS_AFTER_S
 
 def naming(*nodes: EvictedNode) -> Generation:
     """A generation that names these evictions."""
-    return Generation(g=2, run=1, leader="a", why=ChangeReason.LOSS, reason="", members=(), slots=1, evicted=nodes)
+    return Generation(g=2, run=1, leader="a", why=ChangeReason.NODE_LOST, reason="", members=(), slots=1, evicted=nodes)
 
 
 class Story(Job):
     """A job whose leader, `a`, hears its members, and evicts one of them."""
 
     def __init__(self, nodes: str = "a b c", np: str = "1:3", **spec: Any) -> None:
-        super().__init__(np, settle_s=0.0, lease_ttl_s=TTL_S, grow_every_s=0.0, **spec)
+        super().__init__(np, join_window_s=0.0, lease_ttl_s=TTL_S, scale_up_interval_s=0.0, **spec)
         self.run(nodes)
 
     def evict(self, node: str = "b") -> None:
@@ -209,7 +209,7 @@ def test_an_evicted_node_that_registered_again_and_whose_lease_ends_then_was_not
     job.go_on()
     job.join("b")
     job.heard_since(b=12.0, c=0.0)
-    assert nodes_of(job.form(15.0, Reason.GROWN)) == ["a", "c", "b"]
+    assert nodes_of(job.form(15.0, Reason.SCALED_UP)) == ["a", "c", "b"]
     job.stopped("a c")
     job.open(15.0)
     job.vanish("b")
@@ -254,7 +254,7 @@ def test_an_evicted_node_joins_after_it_was_heard_for_two_seconds_without_a_brea
     job.wait(13.9, Reason.TRAINING)
     job.heard_since(b=13.9, c=0.0)
     assert job.wait(14.0, Reason.TRAINING).until == pytest.approx(13.9 + STEADY_S)
-    assert nodes_of(job.form(13.9 + STEADY_S, Reason.GROWN)) == ["a", "c", "b"]
+    assert nodes_of(job.form(13.9 + STEADY_S, Reason.SCALED_UP)) == ["a", "c", "b"]
 
 
 def test_an_evicted_node_that_is_not_heard_does_not_join_until_its_silence_counts_again() -> None:
@@ -265,7 +265,7 @@ def test_an_evicted_node_that_is_not_heard_does_not_join_until_its_silence_count
     job.heard_since(c=0.0)
     for now in (12.0, 60.0, COUNTS_AT - 0.1):
         job.wait(now, Reason.TRAINING)
-    job.form(COUNTS_AT, Reason.GROWN)
+    job.form(COUNTS_AT, Reason.SCALED_UP)
 
 
 def test_another_node_on_the_host_of_an_evicted_one_is_to_be_heard_for_as_long() -> None:
@@ -275,7 +275,7 @@ def test_another_node_on_the_host_of_an_evicted_one_is_to_be_heard_for_as_long()
     job.join("d", host="host-b")
     job.heard_since(c=0.0, d=20.0)
     job.wait(21.9, Reason.TRAINING)
-    job.form(20.0 + STEADY_S, Reason.GROWN)
+    job.form(20.0 + STEADY_S, Reason.SCALED_UP)
 
 
 def test_a_node_on_another_host_joins_at_once() -> None:
@@ -284,7 +284,7 @@ def test_a_node_on_another_host_joins_at_once() -> None:
     job.go_on()
     job.join("d")
     job.heard_since(c=0.0, d=12.0)
-    job.form(12.0, Reason.GROWN)
+    job.form(12.0, Reason.SCALED_UP)
 
 
 def test_an_evicted_node_joins_at_once_where_the_others_are_below_the_minimum() -> None:
@@ -316,7 +316,7 @@ def test_a_leader_that_was_evicted_itself_once_is_as_heard() -> None:
     job.go_on()
     job.join("a")
     job.heard_since(c=0.0, b=0.0)
-    job.form(12.0, Reason.GROWN)
+    job.form(12.0, Reason.SCALED_UP)
 
 
 def test_a_silent_node_does_not_take_a_free_place() -> None:
@@ -325,7 +325,7 @@ def test_a_silent_node_does_not_take_a_free_place() -> None:
     job.memory = replace(job.memory, silent=frozenset({"d"}))
     job.wait(AT, Reason.TRAINING)
     job.memory = replace(job.memory, silent=frozenset())
-    job.form(AT + 1, Reason.GROWN)
+    job.form(AT + 1, Reason.SCALED_UP)
 
 
 def test_a_silent_node_joins_where_the_job_could_not_run_without_it() -> None:
@@ -348,7 +348,7 @@ def test_another_node_on_that_host_joins_only_once_no_worker_of_the_evicted_one_
     wait = job.wait(13.0, Reason.TRAINING)
     assert wait.until == pytest.approx(AT + GONE_S)
     job.wait(AT + GONE_S - 0.1, Reason.TRAINING)
-    assert nodes_of(job.form(AT + GONE_S, Reason.GROWN)) == ["a", "c", "d"]
+    assert nodes_of(job.form(AT + GONE_S, Reason.SCALED_UP)) == ["a", "c", "d"]
 
 
 def test_it_does_so_too_where_the_others_are_below_the_minimum() -> None:
@@ -369,14 +369,14 @@ def test_another_node_on_that_host_joins_earlier_if_the_machine_shows_that_nothi
     job.join("d", host="host-b")
     job.heard_since(c=0.0, d=10.0)
     job.prove_dead("b")
-    job.form(13.0, Reason.GROWN)
+    job.form(13.0, Reason.SCALED_UP)
 
 
 def test_a_joining_node_at_the_gate_leaves_its_place_if_a_node_on_its_host_is_evicted() -> None:
     job = Story(np="1:4")
     job.join("d", host="host-b")
     job.heard_since(b=0.0, c=0.0, d=0.0)
-    assert nodes_of(job.form(AT, Reason.GROWN)) == ["a", "b", "c", "d"]
+    assert nodes_of(job.form(AT, Reason.SCALED_UP)) == ["a", "b", "c", "d"]
     job.stopped("a c")
     job.evict()
     formed = job.form(AT, Reason.GATE_LOST)
@@ -387,4 +387,4 @@ def test_a_joining_node_at_the_gate_leaves_its_place_if_a_node_on_its_host_is_ev
     job.open(AT)
     job.heard_since(c=0.0, d=0.0)
     job.wait(AT + GONE_S - 0.1, Reason.TRAINING)
-    job.form(AT + GONE_S, Reason.GROWN)
+    job.form(AT + GONE_S, Reason.SCALED_UP)

@@ -32,7 +32,7 @@ def test_a_job_document_that_cannot_be_read_stops_the_proposer_and_is_named() ->
     job.join("a")
     job.view = replace(job.view, unreadable=("/elastic/j/generation",), damaged=("/elastic/j/generation",))
     wait = job.wait(0, Reason.UNREADABLE)
-    assert wait.reason == "/elastic/j/generation cannot be read; put it right"
+    assert wait.reason == "/elastic/j/generation cannot be read; restore it"
     assert wait.until is None
 
 
@@ -74,12 +74,12 @@ def test_np_n_starts_at_once_when_n_nodes_are_there() -> None:
 
 
 def test_a_silent_node_is_in_the_first_start_only_where_the_others_are_too_few() -> None:
-    job = Job("2:4", settle_s=5.0)
+    job = Job("2:4", join_window_s=5.0)
     job.join("a b")
     job.memory = msgspec.structs.replace(job.memory, silent=frozenset({"b"}))
     job.wait(0, Reason.SETTLING)
     assert nodes_of(job.form(5.0, Reason.FORMED)) == ["a", "b"]
-    job = Job("2:4", settle_s=5.0)
+    job = Job("2:4", join_window_s=5.0)
     job.join("a b c")
     job.memory = msgspec.structs.replace(job.memory, silent=frozenset({"b"}))
     job.wait(0, Reason.SETTLING)
@@ -141,7 +141,7 @@ def test_the_settling_window_ends_15_s_after_the_first_arrival_at_the_latest() -
 
 
 def test_a_longer_settle_does_not_stretch_the_15_s() -> None:
-    job = Job("1:40", settle_s=10.0)
+    job = Job("1:40", join_window_s=10.0)
     job.join("a")
     assert job.wait(0, Reason.SETTLING).until == 10
     job.join("b")
@@ -157,7 +157,7 @@ def test_the_settling_window_ends_at_once_at_max() -> None:
 
 
 def test_settle_0_does_not_wait_for_others() -> None:
-    job = Job("1:3", settle_s=0.0)
+    job = Job("1:3", join_window_s=0.0)
     job.join("a")
     job.form(0, Reason.FORMED)
 
@@ -192,14 +192,14 @@ def test_np_n_plus_starts_with_all_that_are_there() -> None:
 
 
 def test_np_n_plus_takes_in_every_node_that_joins_once_they_have_settled() -> None:
-    job = Job("1+", grow_every_s=0.0)
+    job = Job("1+", scale_up_interval_s=0.0)
     job.run("a")
     job.join("b")
-    wait = job.wait(10, Reason.GROW_SETTLING)
+    wait = job.wait(10, Reason.SCALE_UP_SETTLING)
     assert (wait.until, wait.reason) == (13, "2 nodes are here; waiting 3 s more for others to join")
     job.join("c d")
-    job.wait(11, Reason.GROW_SETTLING)
-    form = job.form(14, Reason.GROWN)
+    job.wait(11, Reason.SCALE_UP_SETTLING)
+    form = job.form(14, Reason.SCALED_UP)
     assert (nodes_of(form), form.reason) == (["a", "b", "c", "d"], "b, c, d join")
 
 
@@ -263,7 +263,7 @@ def test_np_n_n_holds_after_a_loss_until_n_nodes_are_there_again() -> None:
     job.vanish("b")
     job.form(10, Reason.LOST)
     job.stopped("a")
-    assert job.wait(11, Reason.BELOW_MIN).reason == ("1 of 2 nodes is here, the least that may run; waiting for 1 more")
+    assert job.wait(11, Reason.BELOW_MIN).reason == ("1 of 2 required nodes is here; waiting for 1 more")
     job.wait(100_000, Reason.BELOW_MIN)
     job.join("c")
     assert nodes_of(job.form(100_001, Reason.GATE_JOINED, Reason.BELOW_MIN)) == ["a", "c"]
@@ -324,7 +324,7 @@ def test_a_node_whose_agent_cannot_be_linked_is_taken_all_the_same_after_a_while
 
 
 def test_a_node_that_has_arrived_stays_arrived_when_its_link_breaks() -> None:
-    job = Job("1:3", settle_s=3.0)
+    job = Job("1:3", join_window_s=3.0)
     job.join("a")
     job.join("b", link=9000)
     job.hear("b")
@@ -404,7 +404,7 @@ def test_an_ipv6_host_is_written_in_brackets() -> None:
 def test_a_new_run_starts_like_the_first_with_a_higher_generation_and_a_full_budget() -> None:
     job = Job("2")
     job.run("a b")
-    job.spent(Budget(charged=3, fruitless=3, step=70))
+    job.spent(Budget(charged=3, consecutive_failures=3, step=70))
     job.vanish("a b")
     assert job.view.spec is not None
     spec = replace(job.view.spec, value=msgspec.structs.replace(job.spec, run=2))

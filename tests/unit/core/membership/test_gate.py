@@ -26,7 +26,7 @@ def lost_one() -> Job:
 
 def lost_all() -> Job:
     """Generation 2 of `d` waits at the gate; `a b c` of generation 1 vanished without a word at 10 s."""
-    job = Job("1:3", settle_s=0.0)
+    job = Job("1:3", join_window_s=0.0)
     job.run("a b c")
     job.vanish("a b c")
     job.join("d")
@@ -122,13 +122,15 @@ def test_a_world_without_a_survivor_waits_until_the_old_one_cannot_run_any_more(
     job = lost_all()
     wait = job.wait(11, Reason.UNPROVEN)
     assert wait.until == pytest.approx(10 + UNPROVEN_S)
-    assert wait.reason == ("a, b, c vanished without a word and may still run for 2 min (--store_outage_limit 120)")
+    assert wait.reason == (
+        "a, b, c disappeared without deregistering and may still run for 2 min (--etcd-outage-timeout 120)"
+    )
     job.wait(10 + UNPROVEN_S - 0.1, Reason.UNPROVEN)
     assert job.open(10 + UNPROVEN_S + 0.1).absent == ("a", "b", "c")
 
 
 def test_the_wait_counts_from_the_last_of_them_that_vanished() -> None:
-    job = Job("1:3", settle_s=0.0)
+    job = Job("1:3", join_window_s=0.0)
     job.run("a b c")
     job.vanish("a")
     job.form(10, Reason.LOST)
@@ -139,7 +141,7 @@ def test_the_wait_counts_from_the_last_of_them_that_vanished() -> None:
 
 
 def test_the_wait_follows_the_limits_of_the_spec() -> None:
-    job = Job("1:2", settle_s=0.0, store_outage_limit_s=20.0, lease_ttl_s=2.0)
+    job = Job("1:2", join_window_s=0.0, etcd_outage_timeout_s=20.0, lease_ttl_s=2.0)
     job.run("a b")
     job.vanish("a b")
     job.join("d")
@@ -158,13 +160,13 @@ def test_members_that_are_proven_dead_on_this_machine_are_not_waited_for() -> No
     job = lost_all()
     job.wait(11, Reason.UNPROVEN)
     job.prove_dead("a c")
-    assert job.wait(12, Reason.UNPROVEN).reason.startswith("b vanished without a word")
+    assert job.wait(12, Reason.UNPROVEN).reason.startswith("b disappeared without deregistering")
     job.prove_dead("b")
     job.open(13)
 
 
 def test_members_whose_death_only_a_link_showed_are_waited_for() -> None:
-    job = Job("1:2", settle_s=0.0)
+    job = Job("1:2", join_window_s=0.0)
     job.run("a b")
     job.join("d")
     job.prove_gone("a")
@@ -175,7 +177,7 @@ def test_members_whose_death_only_a_link_showed_are_waited_for() -> None:
 
 
 def test_members_that_recorded_their_outcome_and_left_are_not_waited_for() -> None:
-    job = Job("1:2", settle_s=0.0)
+    job = Job("1:2", join_window_s=0.0)
     job.run("a b")
     job.stopped("a b")
     job.vanish("a b")
@@ -187,7 +189,7 @@ def test_members_that_recorded_their_outcome_and_left_are_not_waited_for() -> No
 def test_an_outcome_recorded_late_ends_the_wait() -> None:
     job = lost_all()
     job.stopped("a b")
-    assert job.wait(12, Reason.UNPROVEN).reason.startswith("c vanished")
+    assert job.wait(12, Reason.UNPROVEN).reason.startswith("c disappeared")
     job.stopped("c")
     job.open(13)
 
@@ -211,7 +213,7 @@ def test_a_member_that_is_lost_before_the_start_is_replaced_at_once() -> None:
     form = job.form(11, Reason.GATE_LOST)
     assert nodes_of(form) == ["a"]
     assert form.reason == "c was lost (its lease ended) before the start"
-    assert form.generation.before == Predecessor(1, ("a", "b", "c"), ChangeReason.LOSS, (), True)
+    assert form.generation.before == Predecessor(1, ("a", "b", "c"), ChangeReason.NODE_LOST, (), True)
 
 
 def test_a_leaving_member_that_is_lost_while_the_others_save_ends_the_planned_stop() -> None:
@@ -225,7 +227,7 @@ def test_a_leaving_member_that_is_lost_while_the_others_save_ends_the_planned_st
     assert nodes_of(form) == ["a", "b"]
     assert form.reason == "c was lost (its lease ended) while workers were being stopped"
     assert (form.generation.why, form.generation.before) == (
-        ChangeReason.LOSS,
+        ChangeReason.NODE_LOST,
         Predecessor(1, ("a", "b", "c"), ChangeReason.DRAIN, (), True),
     )
     job.wait(12, Reason.STOPPING)
@@ -236,7 +238,7 @@ def test_who_comes_while_the_others_save_leaves_the_stop_a_planned_one() -> None
     job.run("a b")
     job.join("c")
     job.decide(10)
-    assert job.form(100, Reason.GROWN).generation.planned
+    assert job.form(100, Reason.SCALED_UP).generation.planned
     job.stopped("b")
     job.join("d")
     job.decide(101)
@@ -245,7 +247,7 @@ def test_who_comes_while_the_others_save_leaves_the_stop_a_planned_one() -> None
     job.write(job.decide(102))
     job.vanish("a")
     generation = job.form(103, Reason.GATE_LOST).generation
-    assert (generation.why, generation.planned) == (ChangeReason.LOSS, False)
+    assert (generation.why, generation.planned) == (ChangeReason.NODE_LOST, False)
 
 
 def test_who_leaves_or_dies_without_old_workers_while_the_others_save_leaves_the_stop_a_planned_one() -> None:
@@ -253,7 +255,7 @@ def test_who_leaves_or_dies_without_old_workers_while_the_others_save_leaves_the
     job.run("a b c")
     job.join("d")
     job.decide(10)
-    assert job.form(100, Reason.GROWN).generation.planned
+    assert job.form(100, Reason.SCALED_UP).generation.planned
     job.stopped("b")
     job.vanish("b")
     left = job.form(101, Reason.GATE_LEFT)
@@ -362,7 +364,7 @@ def test_the_world_before_stays_the_one_that_ran_however_often_the_members_chang
     job.wait(12, Reason.STOPPING)
     generation = job.form(13, Reason.GATE_JOINED).generation
     assert generation.g == 4
-    assert generation.before == Predecessor(1, ("a", "b", "c"), ChangeReason.LOSS, (), True)
+    assert generation.before == Predecessor(1, ("a", "b", "c"), ChangeReason.NODE_LOST, (), True)
 
 
 def test_when_everybody_left_before_the_start_those_who_are_there_form_again() -> None:
@@ -422,7 +424,7 @@ def test_the_go_names_the_cause_of_the_failure_before_and_what_it_cost() -> None
     job.form(10, Reason.FAILED)
     go = job.open(11).go
     assert go.g == 2
-    assert (go.budget.charged, go.budget.fruitless) == (1, 1)
+    assert (go.budget.charged, go.budget.consecutive_failures) == (1, 1)
     assert go.note == "restart 1 of 3"
     assert go.cause is not None
     assert (go.cause.g, go.cause.node, go.cause.host, go.cause.world_size) == (1, "b", "host-b", 4)
@@ -436,7 +438,7 @@ def test_a_loss_is_free_and_has_no_cause() -> None:
     job.stopped("c")
     go = job.open(11).go
     assert go.cause is None
-    assert go.note == "not charged: b was lost"
+    assert go.note == "does not count against --max-restarts: b was lost"
 
 
 def test_a_job_whose_old_world_had_all_finished_completes_although_it_was_to_be_changed() -> None:
@@ -469,18 +471,18 @@ def test_after_several_failures_without_progress_the_gate_pauses_and_says_so() -
         else:
             job.open(number * 1000)
     assert pauses == [
-        ("pause of 1 s after 2 failures without progress", 1.0),
-        ("pause of 2 s after 3 failures without progress", 2.0),
-        ("pause of 4 s after 4 failures without progress", 4.0),
-        ("pause of 8 s after 5 failures without progress", 8.0),
-        ("pause of 16 s after 6 failures without progress", 16.0),
+        ("backing off 1 s after 2 consecutive failures without progress", 1.0),
+        ("backing off 2 s after 3 consecutive failures without progress", 2.0),
+        ("backing off 4 s after 4 consecutive failures without progress", 4.0),
+        ("backing off 8 s after 5 consecutive failures without progress", 8.0),
+        ("backing off 16 s after 6 consecutive failures without progress", 16.0),
     ]
 
 
 def test_a_newcomer_is_taken_in_during_the_pause() -> None:
     job = Job("1:3", restarts_max=100)
     job.run("a b")
-    job.spent(Budget(fruitless=5))
+    job.spent(Budget(consecutive_failures=5))
     job.failed("a")
     job.stopped("b")
     job.form(10, Reason.FAILED)
@@ -497,7 +499,7 @@ def test_without_a_restart_left_the_job_fails_and_the_verdict_has_the_cause() ->
     job.form(10, Reason.FAILED)
     verdict = job.conclude(11, Reason.EXHAUSTED)
     assert verdict.status is FinalStatus.FAILED
-    assert verdict.reason == "no restart is left (--max_restarts 0)"
+    assert verdict.reason == "no restart is left (--max-restarts 0)"
     assert verdict.cause is not None
     assert verdict.cause.first.code == 7
     assert verdict.g == 2

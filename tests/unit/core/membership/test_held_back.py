@@ -40,7 +40,7 @@ def test_another_node_on_the_host_is_told_for_how_long_workers_of_the_evicted_on
     assert wait.reason == f"training with 2 nodes; h3 may join in 2 s: {until}"
     assert wait.ends == (10.0 + GONE_S,)
     assert wait.until == 10.0 + GONE_S
-    job.form(10.0 + GONE_S, Reason.GROWN, Reason.GROW_SETTLING)
+    job.form(10.0 + GONE_S, Reason.SCALED_UP, Reason.SCALE_UP_SETTLING)
 
 
 def test_the_evicted_node_is_told_for_how_long_it_must_be_heard() -> None:
@@ -52,7 +52,7 @@ def test_the_evicted_node_is_told_for_how_long_it_must_be_heard() -> None:
         "training with 2 nodes, 1 spare; h3 may join when it has been heard for 2 s more, because c was evicted there"
     )
     assert wait.ends == (20.0 + STEADY_S,)
-    job.form(20.0 + STEADY_S, Reason.GROWN, Reason.GROW_SETTLING)
+    job.form(20.0 + STEADY_S, Reason.SCALED_UP, Reason.SCALE_UP_SETTLING)
 
 
 def test_a_node_that_is_not_heard_is_told_so_without_a_time() -> None:
@@ -73,7 +73,7 @@ def test_below_the_minimum_the_sentence_names_the_host_whose_workers_may_still_r
     heard(job, "d", 11.0)
     wait = job.wait(14.0, Reason.BELOW_MIN)
     assert wait.reason == (
-        "1 of 2 nodes is here, the least that may run; waiting for 1 more; "
+        "1 of 2 required nodes is here; waiting for 1 more; "
         "h3 may join in 2 s: until then workers of the evicted node c may run there"
     )
     assert wait.ends == (10.0 + GONE_S,)
@@ -85,7 +85,7 @@ def test_the_time_of_a_host_that_is_quarantined_comes_before_that_of_one_that_is
     heard(job, "c", 20.0)
     job.spent(Budget(hosts=(Quarantine("h4", times=1, g=1, left_s=40.0),)))
     wait = job.wait(20.5, Reason.TRAINING)
-    assert "h4 is kept out for 40 s more; h3 may join when it has been heard for 2 s more" in wait.reason
+    assert "h4 is quarantined for 40 s more; h3 may join when it has been heard for 2 s more" in wait.reason
     assert wait.ends == (60.5, 20.0 + STEADY_S)
 
 
@@ -101,7 +101,7 @@ def test_of_many_hosts_the_first_are_named_and_the_others_counted() -> None:
     heard(job, " ".join(many), 11.0)
     wait = job.wait(14.0, Reason.BELOW_MIN)
     assert wait.reason.count(" may join in 2 s: ") == len(wait.ends) == NAMED_MAX
-    assert wait.reason.endswith("; 2 more are kept out")
+    assert wait.reason.endswith("; 2 more are quarantined")
 
 
 def test_a_host_without_a_node_is_not_in_the_sentence() -> None:

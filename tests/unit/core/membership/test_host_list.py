@@ -11,7 +11,7 @@ LIST = ("host-a", "host-b", "host-c")
 
 def listed(np: str = "3", ips: tuple[str, ...] = LIST) -> Job:
     """A job with a list of hosts."""
-    return Job(np, ips=ips, grow_every_s=0.0)
+    return Job(np, ips=ips, scale_up_interval_s=0.0)
 
 
 # --- the first start ----------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_a_host_that_comes_back_takes_its_place_in_the_order_also_rank_0() -> No
     job.stopped("b c")
     job.open(11)
     job.join("x", host="host-a")
-    assert nodes_of(job.form(20, Reason.GROWN)) == ["x", "b", "c"]
+    assert nodes_of(job.form(20, Reason.SCALED_UP)) == ["x", "b", "c"]
 
 
 def test_a_second_node_of_a_host_in_the_world_stays_a_spare_although_there_is_room() -> None:
@@ -109,7 +109,7 @@ def test_of_two_newcomers_of_one_host_the_older_is_taken_and_the_other_is_a_spar
     job.run("a b")
     job.join("y", host="host-c")
     job.join("x", host="host-c")
-    assert nodes_of(job.form(10, Reason.GROWN)) == ["a", "b", "y"]
+    assert nodes_of(job.form(10, Reason.SCALED_UP)) == ["a", "b", "y"]
     job.stopped("a b")
     job.open(11)
     assert job.wait(200, Reason.TRAINING).reason == "training with 3 nodes, 1 spare"
@@ -131,9 +131,7 @@ def test_below_the_minimum_the_missing_hosts_are_named() -> None:
     job.vanish("b")
     job.form(10, Reason.LOST)
     job.stopped("a c")
-    assert job.wait(11, Reason.BELOW_MIN).reason == (
-        "2 of 3 nodes are here, the least that may run; waiting for host-b"
-    )
+    assert job.wait(11, Reason.BELOW_MIN).reason == ("2 of 3 required nodes are here; waiting for host-b")
 
 
 def test_when_nobody_of_the_old_world_is_left_the_missing_hosts_are_named_too() -> None:
@@ -142,7 +140,7 @@ def test_when_nobody_of_the_old_world_is_left_the_missing_hosts_are_named_too() 
     job.vanish("a b")
     job.join("c")
     assert job.wait(10, Reason.BELOW_MIN).reason == (
-        "1 of 2 nodes is here, the least that may run; waiting for 1 more of host-a, host-b"
+        "1 of 2 required nodes is here; waiting for 1 more of host-a, host-b"
     )
 
 

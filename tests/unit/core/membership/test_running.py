@@ -91,7 +91,7 @@ def test_a_member_with_ok_whose_process_is_proven_dead_is_not_lost_either() -> N
 
 
 def test_after_the_first_ok_no_planned_change_is_made() -> None:
-    job = Job("1:4", settle_s=0.0, grow_every_s=0.0)
+    job = Job("1:4", join_window_s=0.0, scale_up_interval_s=0.0)
     job.run("a b c")
     job.ok("a")
     job.drain("b")
@@ -127,7 +127,7 @@ def test_a_lost_member_is_acted_on_at_once_although_no_worker_failed_and_nobody_
     form = job.form(10, Reason.LOST)
     assert nodes_of(form) == ["a", "c"]
     assert form.reason == "b was lost (its lease ended)"
-    assert form.generation.why is ChangeReason.LOSS
+    assert form.generation.why is ChangeReason.NODE_LOST
     assert form.lost == ("b",)
     assert not form.planned
 
@@ -155,7 +155,7 @@ def test_a_newcomer_fills_the_place_of_a_lost_member_while_it_settles() -> None:
     job = Job("1:4")
     job.run("a b")
     job.join("c")
-    job.wait(10, Reason.GROW_SETTLING)
+    job.wait(10, Reason.SCALE_UP_SETTLING)
     job.vanish("b")
     assert nodes_of(job.form(10.1, Reason.LOST)) == ["a", "c"]
 
@@ -165,7 +165,7 @@ def test_a_loss_goes_before_a_failure_so_that_an_echo_is_not_blamed() -> None:
     job.run("a b c")
     job.failed("a", failure=FailureClass.SECONDARY)
     job.vanish("b")
-    assert job.form(1, Reason.LOST).generation.why is ChangeReason.LOSS
+    assert job.form(1, Reason.LOST).generation.why is ChangeReason.NODE_LOST
 
 
 def test_a_loss_during_a_drain_aborts_the_plan() -> None:
@@ -192,7 +192,7 @@ def test_a_member_that_registers_again_within_the_proposers_word_is_not_lost() -
 
 
 def test_a_member_that_is_heard_but_does_not_register_again_works_on_until_the_outage_limit() -> None:
-    job = Job("2", lease_ttl_s=5.0, store_outage_limit_s=60.0)
+    job = Job("2", lease_ttl_s=5.0, etcd_outage_timeout_s=60.0)
     job.run("a b")
     job.hear("b")
     job.vanish("b")
@@ -245,17 +245,17 @@ def test_a_proven_death_does_not_wait_for_a_return() -> None:
 
 
 def test_who_does_not_reach_the_store_is_not_left_alone_by_a_growth_or_a_shrinking() -> None:
-    job = Job("1:3", lease_ttl_s=5.0, settle_s=1.0)
+    job = Job("1:3", lease_ttl_s=5.0, join_window_s=1.0)
     job.run("a b")
     job.hear("b")
     job.vanish("b")
     job.join("c")
     wait = job.wait(10, Reason.OUT_OF_REACH)
-    assert wait.reason == "c joins; waiting for b to reach the store again"
+    assert wait.reason == "c joins; waiting for b to reach etcd again"
     job.scale("1")
-    assert job.wait(11, Reason.OUT_OF_REACH).reason == "1 node wanted; waiting for b to reach the store again"
+    assert job.wait(11, Reason.OUT_OF_REACH).reason == "1 node wanted; waiting for b to reach etcd again"
     job.join("b")
-    job.form(12, Reason.SHRUNK)
+    job.form(12, Reason.SCALED_DOWN)
 
 
 def test_a_failure_that_is_a_consequence_waits_a_moment_for_its_cause() -> None:
@@ -325,13 +325,13 @@ def test_when_nobody_of_the_world_is_left_those_who_are_there_form_after_a_settl
     job.run("a b")
     job.vanish("a b")
     job.join("c")
-    assert job.wait(10, Reason.BELOW_MIN).reason == "1 of 2 nodes is here, the least that may run; waiting for more"
+    assert job.wait(10, Reason.BELOW_MIN).reason == "1 of 2 required nodes is here; waiting for more"
     job.join("d")
     assert job.wait(11, Reason.SETTLING).until == 14
     form = job.form(14, Reason.REFORMED)
     assert nodes_of(form) == ["c", "d"]
     assert form.generation.why is ChangeReason.REFORMED
-    assert form.reason == "a, b left, nobody of this world remains"
+    assert form.reason == "a, b left; no node of this generation remains"
     assert form.generation.before == Predecessor(1, ("a", "b"), ChangeReason.REFORMED, (), True)
 
 
@@ -466,10 +466,10 @@ def test_fewer_nodes_wanted_drops_the_last_ranks() -> None:
     job = Job("1:4")
     job.run("a b c d")
     job.scale("1:2")
-    form = job.form(10, Reason.SHRUNK)
+    form = job.form(10, Reason.SCALED_DOWN)
     assert nodes_of(form) == ["a", "b"]
     assert form.reason == "4 nodes run, 2 are wanted"
-    assert form.generation.why is ChangeReason.SHRINK
+    assert form.generation.why is ChangeReason.SCALE_DOWN
     assert form.planned
 
 
@@ -477,15 +477,15 @@ def test_a_running_job_trains_on_while_newcomers_settle_and_restarts_once_for_al
     job = Job("1:6")
     job.run("a b")
     job.join("c")
-    assert job.wait(10, Reason.GROW_SETTLING).until == 13
+    assert job.wait(10, Reason.SCALE_UP_SETTLING).until == 13
     job.join("d")
-    wait = job.wait(12, Reason.GROW_SETTLING)
+    wait = job.wait(12, Reason.SCALE_UP_SETTLING)
     assert wait.until == 15
     assert wait.reason == "4 of 6 nodes are here; waiting 3 s more for others to join"
-    form = job.form(15, Reason.GROWN)
+    form = job.form(15, Reason.SCALED_UP)
     assert nodes_of(form) == ["a", "b", "c", "d"]
     assert form.reason == "c, d join"
-    assert form.generation.why is ChangeReason.GROWTH
+    assert form.generation.why is ChangeReason.SCALE_UP
     assert form.planned
 
 
@@ -493,14 +493,14 @@ def test_growth_does_not_wait_when_max_is_reached() -> None:
     job = Job("1:3")
     job.run("a b")
     job.join("c")
-    assert nodes_of(job.form(10, Reason.GROWN)) == ["a", "b", "c"]
+    assert nodes_of(job.form(10, Reason.SCALED_UP)) == ["a", "b", "c"]
 
 
 def test_growth_takes_no_more_than_max_and_the_oldest_newcomers_first() -> None:
     job = Job("1:3")
     job.run("a b")
     job.join("d c e")
-    assert nodes_of(job.form(10, Reason.GROWN)) == ["a", "b", "d"]
+    assert nodes_of(job.form(10, Reason.SCALED_UP)) == ["a", "b", "d"]
 
 
 def test_np_n_grows_back_to_n_after_a_loss() -> None:
@@ -512,7 +512,7 @@ def test_np_n_grows_back_to_n_after_a_loss() -> None:
     job.open(11)
     job.wait(12, Reason.TRAINING)
     job.join("d")
-    assert nodes_of(job.form(20, Reason.GROWN)) == ["a", "c", "d"]
+    assert nodes_of(job.form(20, Reason.SCALED_UP)) == ["a", "c", "d"]
 
 
 def grown(**spec: Any) -> tuple[Job, int]:
@@ -520,67 +520,67 @@ def grown(**spec: Any) -> tuple[Job, int]:
     job = Job("1:4", **spec)
     job.run("a b")
     job.join("c")
-    g = job.form(10, Reason.GROWN, Reason.GROW_SETTLING).generation.g
+    g = job.form(10, Reason.SCALED_UP, Reason.SCALE_UP_SETTLING).generation.g
     job.stopped("a b")
     job.open(14)
     job.join("d")
     return job, g
 
 
-def test_a_second_growth_waits_for_grow_every() -> None:
-    job, _ = grown(grow_every_s=60.0)
-    wait = job.wait(20, Reason.GROW_LATER)
+def test_a_second_growth_waits_for_the_scale_up_interval() -> None:
+    job, _ = grown(scale_up_interval_s=60.0)
+    wait = job.wait(20, Reason.SCALE_UP_LATER)
     assert wait.until == 74
-    assert wait.reason == "d joins in 54 s (--grow_every 60)"
-    assert wait.reason_at(50.0) == "d joins in 24 s (--grow_every 60)"
-    job.wait(73.9, Reason.GROW_LATER)
-    job.form(74, Reason.GROWN)
+    assert wait.reason == "d joins in 54 s (--scale-up-interval 60)"
+    assert wait.reason_at(50.0) == "d joins in 24 s (--scale-up-interval 60)"
+    job.wait(73.9, Reason.SCALE_UP_LATER)
+    job.form(74, Reason.SCALED_UP)
 
 
 def test_by_default_a_second_growth_waits_a_minute_if_workers_would_lose_what_they_have_not_saved() -> None:
     job, _ = grown()
-    assert job.wait(20, Reason.GROW_LATER).reason == "d joins in 54 s (--grow_every 60)"
+    assert job.wait(20, Reason.SCALE_UP_LATER).reason == "d joins in 54 s (--scale-up-interval 60)"
 
 
 def test_by_default_a_second_growth_does_not_wait_if_workers_save_before_they_leave() -> None:
     job, g = grown()
     job.memory = msgspec.structs.replace(job.memory, listening=g - 1)
-    job.wait(20, Reason.GROW_LATER)
+    job.wait(20, Reason.SCALE_UP_LATER)
     job.memory = msgspec.structs.replace(job.memory, listening=g)
-    job.form(20, Reason.GROWN)
+    job.form(20, Reason.SCALED_UP)
 
 
-def test_what_grow_every_says_holds_for_workers_that_save_before_they_leave_too() -> None:
-    job, g = grown(grow_every_s=30.0)
+def test_what_scale_up_interval_says_holds_for_workers_that_save_before_they_leave_too() -> None:
+    job, g = grown(scale_up_interval_s=30.0)
     job.memory = msgspec.structs.replace(job.memory, listening=g)
-    assert job.wait(20, Reason.GROW_LATER).until == 44
+    assert job.wait(20, Reason.SCALE_UP_LATER).until == 44
 
 
-def test_the_first_growth_does_not_wait_for_grow_every() -> None:
-    job = Job("1:3", grow_every_s=1000.0)
+def test_the_first_growth_does_not_wait_for_the_scale_up_interval() -> None:
+    job = Job("1:3", scale_up_interval_s=1000.0)
     job.run("a b")
     job.join("c")
-    job.form(0, Reason.GROWN)
+    job.form(0, Reason.SCALED_UP)
 
 
 def test_a_proposer_that_takes_over_does_not_grow_right_after_a_growth() -> None:
-    job = Job("1:4", grow_every_s=60.0)
+    job = Job("1:4", scale_up_interval_s=60.0)
     job.run("a b")
     job.join("c")
-    job.form(10, Reason.GROWN, Reason.GROW_SETTLING)
+    job.form(10, Reason.SCALED_UP, Reason.SCALE_UP_SETTLING)
     job.stopped("a b")
     job.open(14)
     job.memory = DecisionMemory()
     job.wait(15, Reason.TRAINING)
     job.join("d")
-    assert job.wait(16, Reason.GROW_LATER).until == 75
+    assert job.wait(16, Reason.SCALE_UP_LATER).until == 75
 
 
-def test_a_loss_does_not_wait_for_grow_every() -> None:
-    job = Job("1:3", grow_every_s=1000.0)
+def test_a_loss_does_not_wait_for_the_scale_up_interval() -> None:
+    job = Job("1:3", scale_up_interval_s=1000.0)
     job.run("a b")
     job.join("c")
-    job.form(10, Reason.GROWN)
+    job.form(10, Reason.SCALED_UP)
     job.stopped("a b")
     job.open(11)
     job.join("d")
@@ -592,13 +592,13 @@ def test_a_newcomer_that_leaves_while_it_settles_costs_nothing() -> None:
     job = Job("1:4")
     job.run("a b")
     job.join("c")
-    job.wait(10, Reason.GROW_SETTLING)
+    job.wait(10, Reason.SCALE_UP_SETTLING)
     job.vanish("c")
     job.wait(11, Reason.TRAINING)
 
 
 def test_unplanned_goes_before_planned() -> None:
-    job = Job("1:4", settle_s=0.0)
+    job = Job("1:4", join_window_s=0.0)
     job.run("a b")
     job.join("c")
     job.drain("a")
@@ -612,12 +612,12 @@ def test_unplanned_goes_before_planned() -> None:
 def test_the_next_generation_names_the_one_before_it_and_carries_its_budget() -> None:
     job = Job("2")
     job.run("a b")
-    spent = Budget(charged=2, fruitless=1, step=40, machine_faults=1)
+    spent = Budget(charged=2, consecutive_failures=1, step=40, machine_faults=1)
     job.spent(spent)
     job.vanish("b")
     generation = job.form(10, Reason.LOST).generation
     assert generation.g == 2
-    assert generation.before == Predecessor(1, ("a", "b"), ChangeReason.LOSS, (), True)
+    assert generation.before == Predecessor(1, ("a", "b"), ChangeReason.NODE_LOST, (), True)
     assert generation.budget == spent
 
 
@@ -635,10 +635,10 @@ def test_every_agent_remembers_when_the_job_last_grew() -> None:
     job = Job("1:3")
     job.run("a b")
     memory = remember(job.view, DecisionMemory(), "a", 100)
-    assert memory.grown_at is None
+    assert memory.scaled_up_at is None
     job.join("c")
-    job.form(10, Reason.GROWN)
-    assert remember(job.view, memory, "a", 300).grown_at == 300
+    job.form(10, Reason.SCALED_UP)
+    assert remember(job.view, memory, "a", 300).scaled_up_at == 300
 
 
 def test_an_outcome_without_any_exit_is_still_a_failure() -> None:

@@ -109,7 +109,7 @@ def test_nodes_of_workers_without_a_maximum_start_at_once() -> None:
     apart.form(0, Reason.FORMED)
     assert seats(apart) == {"a": "server 0", "b": "workers 0-1"}
     apart.join("c")
-    revised(apart, 10, Reason.GROWN)
+    revised(apart, 10, Reason.SCALED_UP)
     assert seats(apart)["c"] == "workers 2-3"
 
 
@@ -222,8 +222,8 @@ def test_members_that_somebody_wrote_in_another_order_are_put_in_order_and_the_r
     apart = started(APART, "2", "a b c")
     members = apart.generation.members
     apart.reverse()
-    form = apart.form(1.0, Reason.GROWN)
-    assert (made(form).members, form.reason) == (members, "the members are put in their order")
+    form = apart.form(1.0, Reason.SCALED_UP)
+    assert (made(form).members, form.reason) == (members, "the members are sorted by their tasks")
 
 
 def test_a_lost_worker_is_a_revision_that_disturbs_nobody() -> None:
@@ -231,7 +231,7 @@ def test_a_lost_worker_is_a_revision_that_disturbs_nobody() -> None:
     before = {place.node: place for place in apart.generation.members}
     apart.vanish("b")
     form = apart.form(1.0, Reason.LOST)
-    assert (made(form).rev, made(form).why) == (1, ChangeReason.LOSS)
+    assert (made(form).rev, made(form).why) == (1, ChangeReason.NODE_LOST)
     assert {place.node: place for place in made(form).members if not place.leaving} == {
         node: before[node] for node in "ac"
     }
@@ -280,7 +280,7 @@ def test_a_new_node_gets_the_lowest_free_seats_in_a_new_start() -> None:
     apart = started(APART, "2", "a b c")
     lose(apart, "b", 1.0)
     apart.join("d")
-    revised(apart, 20.0, Reason.GROWN)
+    revised(apart, 20.0, Reason.SCALED_UP)
     assert seats(apart) == {"a": "server 0", "d": "workers 0-1", "c": "workers 2-3"}
     assert {place.node: place.since for place in apart.generation.members} == {"a": 0, "d": 3, "c": 0}
 
@@ -300,7 +300,7 @@ def test_a_new_node_gets_other_seats_while_np_has_room_for_them() -> None:
     apart.vanish("b")
     apart.join("d")
     apart.form(1.0, Reason.LOST)
-    apart.form(2.0, Reason.GROWN)
+    apart.form(2.0, Reason.SCALED_UP)
     assert seats(apart)["d"] == "workers 4-5"
 
 
@@ -310,7 +310,7 @@ def test_newcomers_are_collected_for_a_moment() -> None:
     wait = apart.wait(5.0, Reason.TRAINING)
     assert wait.until == pytest.approx(5.3)
     apart.join("d")
-    form = apart.form(5.3, Reason.GROWN, Reason.TRAINING)
+    form = apart.form(5.3, Reason.SCALED_UP, Reason.TRAINING)
     assert form.reason == "c (workers 2-3) joins, d (workers 4-5) joins"
 
 
@@ -326,8 +326,8 @@ def test_a_lost_server_goes_to_the_oldest_spare() -> None:
     assert seats(apart) == {"a": "server 0", "b": "workers 0-1"}
     form = lose(apart, "a", 1.0)
     assert seats(apart) == {"c": "server 0", "b": "workers 0-1"}
-    assert form.reason == "a (server 0) is gone and its seats are free, c (server 0) joins"
-    assert made(form).why is ChangeReason.LOSS
+    assert form.reason == "a (server 0) is gone and its tasks are free, c (server 0) joins"
+    assert made(form).why is ChangeReason.NODE_LOST
 
 
 def test_without_a_spare_the_workers_wait_for_the_lost_server_and_a_new_node_serves() -> None:
@@ -338,7 +338,7 @@ def test_without_a_spare_the_workers_wait_for_the_lost_server_and_a_new_node_ser
     named.wait(21.0, Reason.VACANT)
     named.vanish("b")
     named.join("s")
-    form = named.form(22.0, Reason.GROWN)
+    form = named.form(22.0, Reason.SCALED_UP)
     assert seats(named) == {"s": "server 0", "a": "worker 0"}
     assert made(form).members[0].since == 3
 
@@ -376,7 +376,7 @@ def test_when_nobody_of_the_roster_is_left_the_next_generation_waits_for_servers
     before = made(form).before
     assert before is not None
     assert before.nodes == ("a", "b")
-    assert "a, b vanished" in apart.wait(2.0, Reason.UNPROVEN).reason
+    assert "a, b disappeared" in apart.wait(2.0, Reason.UNPROVEN).reason
     apart.open(1.0 + FREE_S)
 
 
@@ -400,7 +400,7 @@ def test_the_gate_is_not_opened_by_how_an_older_start_of_a_node_ended() -> None:
     apart.wait(9.0, Reason.MISSING)
     apart.join("c d")
     apart.form(9.0, Reason.REFORMED, Reason.SETTLING)
-    assert "a, b vanished" in apart.wait(9.0, Reason.UNPROVEN).reason
+    assert "a, b disappeared" in apart.wait(9.0, Reason.UNPROVEN).reason
     apart.join("b")
     assert "b" in apart.wait(99.0, Reason.STOPPING).reason
     apart.ended("b", OutcomeKind.STOPPED, since=1)
@@ -454,10 +454,10 @@ def test_a_failed_worker_waits_for_its_lost_server_and_starts_again_for_free() -
     named.failed("b")
     named.wait(999.0, Reason.VACANT)
     named.join("s")
-    assert named.form(1000.0, Reason.GROWN).reason == "s (server 0) joins"
+    assert named.form(1000.0, Reason.SCALED_UP).reason == "s (server 0) joins"
     form = named.form(1000.0, Reason.FAILED)
     assert made(form).budget.charged == 0
-    assert "not charged: a server was lost" in form.reason
+    assert "does not count against --max-restarts: a server was lost" in form.reason
     assert {place.node: place.since for place in made(form).members} == {"s": 3, "a": 4, "b": 4}
 
 
@@ -492,7 +492,7 @@ def test_a_failure_is_paid_for_also_when_servers_of_a_node_that_was_done_are_gon
     lists.vanish("b")
     lists.form(1.0 + FREE_S, Reason.LOST, Reason.FINISHING)
     lists.join("d", host="host-b")
-    lists.form(20.0, Reason.GROWN)
+    lists.form(20.0, Reason.SCALED_UP)
     lists.failed("c")
     assert lists.form(21.0, Reason.FAILED).generation.budget.charged == 0
     lists.failed("c")
@@ -503,11 +503,11 @@ def test_workers_that_say_that_they_lost_a_server_wait_a_lease_to_see_whether_on
     apart = started(APART, "2", "a b c")
     apart.failed("b", failure=FailureClass.SECONDARY)
     wait = apart.wait(1.0, Reason.BACKOFF)
-    assert wait.reason == "b ended because it lost a server; waiting whether one is gone"
+    assert wait.reason == "b ended because it lost a server; waiting to see which server is gone"
     assert wait.until == pytest.approx(1.0 + 5.0 * (1 + CLOCK_ERROR))
     form = apart.form(wait.until or 0.0, Reason.FAILED)
     assert made(form).budget.charged == 0
-    assert "not charged: a server was lost" in form.reason
+    assert "does not count against --max-restarts: a server was lost" in form.reason
 
 
 def test_workers_that_lost_a_server_start_again_as_soon_as_that_has() -> None:
@@ -527,7 +527,7 @@ def test_a_server_that_had_ended_starts_again_with_the_workers_that_come() -> No
     apart.wait(1.0, Reason.TRAINING)
     lose(apart, "b", 2.0)
     apart.join("c")
-    form = apart.form(20.0, Reason.GROWN, Reason.VACANT)
+    form = apart.form(20.0, Reason.SCALED_UP, Reason.VACANT)
     assert form.reason == "c (workers 0-1) joins, a (server 0) had ended and starts again"
     assert {place.node: place.since for place in made(form).members} == {"a": 3, "c": 3}
     assert form.forget == ("a",)
@@ -554,7 +554,7 @@ def test_servers_of_a_node_that_was_done_and_has_left_are_free_at_once() -> None
     lists.form(1.0, Reason.LOST)
     assert seats(lists)["b"] == "worker 2"
     lists.join("d", host="host-b")
-    lists.form(2.0, Reason.GROWN)
+    lists.form(2.0, Reason.SCALED_UP)
     assert seats(lists)["d"] == "server 1"
 
 
@@ -573,7 +573,7 @@ def test_what_was_said_by_nodes_that_are_in_the_roster_no_more_is_forgotten_with
     lose(apart, "b", 1.0)
     apart.stopped("b")
     apart.join("d")
-    form = apart.form(20.0, Reason.GROWN, Reason.TRAINING)
+    form = apart.form(20.0, Reason.SCALED_UP, Reason.TRAINING)
     assert form.forget == ("b",)
 
 
@@ -584,7 +584,7 @@ def test_the_second_failure_without_progress_waits_and_charges_once() -> None:
     apart.failed("b")
     wait = apart.wait(1.0, Reason.BACKOFF)
     assert wait.until == 2.0
-    assert apart.form(2.0, Reason.FAILED).generation.budget == Budget(charged=2, fruitless=2)
+    assert apart.form(2.0, Reason.FAILED).generation.budget == Budget(charged=2, consecutive_failures=2)
 
 
 def test_without_a_restart_left_the_job_fails_with_the_cause() -> None:
@@ -630,7 +630,7 @@ def test_a_draining_server_is_replaced_when_it_has_stopped() -> None:
 def test_fewer_wanted_nodes_send_the_last_ones_away() -> None:
     apart = started(APART, "3", "a b c d")
     apart.scale("1")
-    apart.form(1.0, Reason.SHRUNK)
+    apart.form(1.0, Reason.SCALED_DOWN)
     assert [place.node for place in apart.generation.members if place.leaving] == ["c", "d"]
 
 

@@ -46,7 +46,7 @@ CLUSTER = ClusterSpec(
     g=4,
     run=1,
     leader="t",
-    why=ChangeReason.LOSS,
+    why=ChangeReason.NODE_LOST,
     reason="c was lost",
     members=(SERVING, WORKING, msgspec.structs.replace(SERVING, node="c", tasks=(Task(Role.SERVER, 1),), leaving=True)),
     slots=1,
@@ -145,7 +145,7 @@ def test_a_generation_of_before_there_were_servers_is_a_cluster_spec_without_tas
 
 
 def test_the_layout_of_a_job_is_written_as_on_the_command_line() -> None:
-    assert (COLLECTIVE.layout_text, SPEC.layout_text) == ("", "--server_num 1 --worker_num 2 with --np")
+    assert (COLLECTIVE.layout_text, SPEC.layout_text) == ("", "--server-num 1 --worker-num 2 with --np")
 
 
 # --- in the store -------------------------------------------------------------------------------------------------
@@ -216,4 +216,4 @@ def test_nothing_is_decided_while_a_cluster_spec_cannot_be_read() -> None:
     shelf.core.txn((), (Put(KEYS.cluster_spec, b"{}"),))
     decision, _ = decide(shelf.view, DecisionMemory(), DecisionPolicy("a"), 0.0)
     assert isinstance(decision, WaitDecision)
-    assert decision.reason == f"{KEYS.cluster_spec} cannot be read; put it right"
+    assert decision.reason == f"{KEYS.cluster_spec} cannot be read; restore it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.auth.handshake import MAC, NONCE
@@ -26,7 +26,6 @@ def test_a_nonce_or_a_proof_reads_back_as_that_alone(word: str, pattern: str) ->
     assert len(line) <= protocol.LINE_MAX
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_whatever_else_is_said_is_nothing(line: bytes) -> None:
     assert protocol.read_word(line, NONCE) == ""

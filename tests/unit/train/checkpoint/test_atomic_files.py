@@ -15,16 +15,16 @@ from elastic.train.checkpoint import atomic_files
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, "no space left (No space left on device); free some, or give another --log_dir"),
-        (errno.EROFS, "it cannot be written by user"),
-        (errno.ENOTDIR, "a part of that path is a file; give another --log_dir"),
-        (errno.EIO, "failed: Input/output error; mend that, or give another --log_dir"),
+        (errno.ENOSPC, "no space left (No space left on device); free some space, or use another --log-dir"),
+        (errno.EROFS, " cannot write there "),
+        (errno.ENOTDIR, "a part of that path is a file; use another --log-dir"),
+        (errno.EIO, "failed: Input/output error; fix that, or use another --log-dir"),
     ],
 )
 def test_an_error_of_the_disk_is_said_with_its_place_and_its_mend(number: int, words: str) -> None:
     with (
         pytest.raises(CheckpointError, match=r"^saving step 5 in /folder on \S+ failed: ") as raised,
-        atomic_files.as_checkpoint_error("saving step 5", Path("/folder"), "--log_dir"),
+        atomic_files.as_checkpoint_error("saving step 5", Path("/folder"), "--log-dir"),
     ):
         raise OSError(number, os.strerror(number))
     assert words in str(raised.value)
@@ -48,7 +48,7 @@ def test_an_error_of_the_disk_may_be_gone_at_the_next_try_and_one_of_rights_or_n
 
 
 def test_an_error_without_words_of_the_system_keeps_its_own() -> None:
-    assert "failed: odd; mend that" in atomic_files.explain(OSError("odd"), "saving", Path("/folder"))
+    assert "failed: odd; fix that" in atomic_files.explain(OSError("odd"), "saving", Path("/folder"))
 
 
 def test_a_name_that_is_taken_is_left_to_whoever_has_it(tmp_path: Path) -> None:

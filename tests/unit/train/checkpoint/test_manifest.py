@@ -87,12 +87,12 @@ def test_every_file_has_its_path_in_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("meta", "said"),
     [
-        ({"schema": 3}, "it was written in layout 3; this version reads layout 2"),
-        ({"parts": {"../x": {"size": 1}}}, "names a part that cannot be one"),
-        ({"sharded": {"a/b": {}}}, "names a part that cannot be one"),
-        ({"sharded": {"model": {"../../x": {"size": 1}}}}, "names a file that cannot be one"),
-        ({"sharded": {"model": {"..": {"size": 1}}}}, "names a file that cannot be one"),
-        ({"step": 6}, "speaks of step 6"),
+        ({"schema": 3}, "it has layout 3, but this version reads layout 2"),
+        ({"parts": {"../x": {"size": 1}}}, "has an invalid component name"),
+        ({"sharded": {"a/b": {}}}, "has an invalid component name"),
+        ({"sharded": {"model": {"../../x": {"size": 1}}}}, "has an invalid file name"),
+        ({"sharded": {"model": {"..": {"size": 1}}}}, "has an invalid file name"),
+        ({"step": 6}, "is that of step 6"),
         ({"parts": {"model": {"size": "1"}}}, "is damaged"),
     ],
 )

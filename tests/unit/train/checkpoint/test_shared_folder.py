@@ -29,7 +29,7 @@ def test_the_token_is_no_checkpoint_and_can_be_removed(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_names_the_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="a part of that path is a file; give another --checkpoint_dir"):
+    with pytest.raises(CheckpointError, match="a part of that path is a file; use another --checkpoint-dir"):
         write_token(tmp_path / "file")
 
 
@@ -49,6 +49,6 @@ def test_a_full_disk_keeps_no_empty_token(tmp_path: Path) -> None:
 def test_the_line_names_hosts_folders_and_the_mend_and_each_folder_once() -> None:
     line = not_shared("a", Path("/x"), [("b", "/x"), ("b", "/x"), ("c", "/y")])
     assert line == (
-        "the checkpoint folder is not shared: what a writes to /x is not seen in /x on b, /y on c; "
-        "give a --checkpoint_dir that every node can read and write, or checkpoints are lost with their node"
+        "the checkpoint directory is not shared: files that a writes to /x are missing in /x on b, /y on c; "
+        "use a --checkpoint-dir that every node can read and write, otherwise a node failure deletes checkpoints"
     )

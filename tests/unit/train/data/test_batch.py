@@ -55,7 +55,7 @@ class TestSizes:
             ({"per_rank": 4, "lr": "cubic", "lr_base": 4}, "write one of linear, sqrt, none"),
             ({"per_rank": 4, "lr": "linear"}, "needs lr_base"),
             ({"per_rank": 4, "lr": "linear", "lr_base": 0}, "lr_base is 0"),
-            ({"total": 4, "lr": "linear", "lr_base": 4}, "the batch never changes"),
+            ({"total": 4, "lr": "linear", "lr_base": 4}, "the global batch never changes"),
         ],
     )
     def test_what_does_not_fit_together_is_refused(self, values: dict[str, Any], said: str) -> None:
@@ -64,7 +64,7 @@ class TestSizes:
 
     def test_a_batch_belongs_to_one_sampler(self) -> None:
         batch, sampler = bound(1, total=4)
-        with pytest.raises(ConfigError, match="make one for each sampler"):
+        with pytest.raises(ConfigError, match="create one for each sampler"):
             elastic.ElasticSampler(8, batch=batch)
         del sampler
         again = elastic.ElasticSampler(8, batch=batch, rank=0, world=2)
@@ -155,6 +155,16 @@ class TestLearningRates:
         assert optimizer.param_groups[0]["lr"] is rate
         assert [float(one) for one in (rate, scheduler.base_lrs[0])] == pytest.approx([0.2, 0.2])
 
+    def test_a_tensor_that_two_groups_and_a_scheduler_have_is_scaled_once(self) -> None:
+        batch, _sampler = bound(2, per_rank=8, lr="linear", lr_base=8)
+        rate = torch.tensor(0.1, dtype=torch.float64)
+        optimizer = torch.optim.SGD([{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for _ in range(2)])
+        scheduler = StepLR(optimizer, 5)
+        scheduler.base_lrs = [rate, rate]
+        batch.apply([optimizer], [scheduler])
+        rates = [*(group["lr"] for group in optimizer.param_groups), *scheduler.base_lrs]
+        assert [float(one) for one in rates] == pytest.approx([0.2] * 4)
+
     @pytest.mark.filterwarnings("ignore:The epoch parameter")  # SequentialLR of torch itself uses it.
     @pytest.mark.parametrize(
         "make",
@@ -192,13 +202,13 @@ class TestLearningRates:
 
 
 def test_the_old_names_work_and_say_the_new_ones() -> None:
-    with pytest.warns(DeprecationWarning, match=r"elastic\.GlobalBatch\(total, max_per_rank\) now"):
+    with pytest.warns(DeprecationWarning, match=r"is now elastic\.GlobalBatch\(total, max_per_rank\)"):
         batch = elastic.batch(8, most=2)
     assert batch.rule == elastic.GlobalBatch(8, max_per_rank=2).rule
     sampler = elastic.ElasticSampler(8, batch=batch)
     next(iter(elastic.DataLoader(range(8), sampler=sampler)))  # type: ignore[arg-type]  # It has indices.
-    with pytest.warns(DeprecationWarning, match=r"GlobalBatch\.scale_loss now"):
+    with pytest.warns(DeprecationWarning, match=r"is now GlobalBatch\.scale_loss"):
         assert batch.weigh(1.0) == batch.scale_loss(1.0)
     for thing in (batch, sampler):
-        with pytest.warns(DeprecationWarning, match="is_last_micro_batch now"):
+        with pytest.warns(DeprecationWarning, match=r"is now \w+\.is_last_micro_batch"):
             assert not thing.last

@@ -155,7 +155,7 @@ def test_fewer_samples_than_ranks_are_padded_with_one_that_counts_nothing() -> N
     [
         ({}, "either per_rank or total"),
         ({"per_rank": 4, "total": 8}, "either per_rank or total"),
-        ({"per_rank": 4, "max_per_rank": 2}, "max_per_rank goes with total"),
+        ({"per_rank": 4, "max_per_rank": 2}, "max_per_rank requires total"),
         ({"total": 0}, "total is 0"),
         ({"per_rank": True}, "per_rank is True"),
         ({"total": 8, "max_per_rank": 2.5}, "max_per_rank is 2.5"),

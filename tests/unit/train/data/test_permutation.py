@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.train.data.permutation import BLOCK, Permutation
@@ -14,7 +14,6 @@ LOOKS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, LENGTH - 1), st.int
 """An epoch, where to begin, and how many to take."""
 
 
-@settings(deadline=None)
 @given(LOOKS)
 def test_any_part_is_that_of_the_whole_order_whatever_was_taken_before(looks: list[tuple[int, int, int]]) -> None:
     order = Permutation(LENGTH, 3, None)

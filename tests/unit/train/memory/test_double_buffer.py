@@ -81,7 +81,7 @@ def test_memory_that_is_refused_leaves_the_states_before(kept: Kept) -> None:
     pair = DoubleBuffer(kept, "node")
     for step in (1, 2):
         write(pair, step)
-    with pytest.raises(SlotMemoryShort, match="--memory_limit"):
+    with pytest.raises(SlotMemoryShort, match="--memory-limit"):
         write(pair, 3, size=LIMIT)
     assert steps(kept) == [1, 2]
 

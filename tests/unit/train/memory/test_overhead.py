@@ -21,8 +21,8 @@ def test_a_twentieth_of_a_step_and_less_is_not_worth_a_line() -> None:
 
 def test_more_is_said_once_with_the_mend() -> None:
     assert said(0.1, [0.015] * 100) == [
-        "copies to memory cost 15 % of the training time (15.0 ms each); "
-        "state.commit(memory_every=...) 3 times as large brings that below 5 %"
+        "in-memory checkpoints take 15 % of training time (15.0 ms each); "
+        "increase memory_every about 3× to stay below 5 %"
     ]
 
 

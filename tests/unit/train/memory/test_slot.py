@@ -135,7 +135,7 @@ def test_sizes_that_lie_outside_the_memory_are_nothing(sizes: list[int]) -> None
 
 
 def test_memory_too_small_for_a_header_is_no_slot(memory: Memory) -> None:
-    with pytest.raises(ValueError, match="a slot has at least"):
+    with pytest.raises(ValueError, match="a slot needs at least"):
         Slot(memory.fd, 10)
 
 
@@ -174,7 +174,7 @@ def test_all_pages_of_a_slot_are_there_before_the_first_byte_is_written(memory: 
 def test_memory_that_the_machine_does_not_give_is_said_before_a_byte_is_written(memory: Memory) -> None:
     slot = memory.slot()
     os.ftruncate(memory.fd, DATA_AT)  # The pages behind it cannot be given any more.
-    with pytest.raises(SlotMemoryShort, match=r"this machine gives no memory of 12\.3 kB \("):
+    with pytest.raises(SlotMemoryShort, match=r"cannot allocate 12\.3 kB of memory \("):
         slot.clear()
 
 

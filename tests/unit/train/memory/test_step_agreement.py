@@ -54,12 +54,12 @@ def step_of(found: AgreedStep | NoCommonStep) -> int | None:
 class TestReplicated:
     def test_a_first_start_has_nothing_to_restore(self) -> None:
         assert agree([RankStates(), RankStates()], "a") == NoCommonStep(
-            "no node holds anything of this job in its memory"
+            "no node has an in-memory checkpoint of this job"
         )
 
     def test_a_survivor_that_is_a_step_ahead_goes_back_to_the_step_that_all_have(self) -> None:
         found = agree([node(0, 4, 5), node(1, 3, 4)], "a")
-        assert found == AgreedStep(4, "a/1", "step 4 of generation 1 is the newest that all have")
+        assert found == AgreedStep(4, "a/1", "step 4 of generation 1 is the newest that all nodes have")
 
     def test_a_newcomer_does_not_hold_the_others_back(self) -> None:
         assert step_of(agree([node(0, 4, 5), RankStates(), node(1, 4, 5)], "a")) == 5
@@ -69,11 +69,11 @@ class TestReplicated:
 
     def test_a_node_that_holds_an_old_generation_only_counts_as_a_newcomer(self) -> None:
         found = agree([node(0, 90, 91, g=1), node(1, 7, 8, g=2), node(2, 7, 8, g=2)], "a")
-        assert found == AgreedStep(8, "a/2", "step 8 of generation 2 is the newest that all have")
+        assert found == AgreedStep(8, "a/2", "step 8 of generation 2 is the newest that all nodes have")
 
     def test_without_a_common_step_the_newest_whole_one_is_taken(self) -> None:
         found = agree([node(0, 4, 5), node(1, 50, 51)], "a")
-        assert found == AgreedStep(51, "a/1", "step 51 of generation 1 is the newest that is whole")
+        assert found == AgreedStep(51, "a/1", "step 51 of generation 1 is the newest complete one")
 
     def test_another_incarnation_does_not_count(self) -> None:
         assert step_of(agree([node(0, 4, 5, whose="b")], "a")) is None
@@ -85,7 +85,7 @@ class TestReplicated:
     def test_own_parts_without_the_replicated_ones_are_no_step(self) -> None:
         alone = RankStates((StoredState("rank", head(5, 1)),))
         assert agree([alone], "a") == NoCommonStep(
-            "step 5 of generation 1 is not whole: no node holds its replicated parts"
+            "step 5 of generation 1 is incomplete: no node has its replicated components"
         )
 
     def test_a_mark_that_is_none_is_left_out(self) -> None:
@@ -103,7 +103,7 @@ class TestSharded:
     def test_two_neighbours_lost_at_once_are_too_many_for_one_copy(self) -> None:
         found = agree([shards(0, [4, 5], [4, 5]), RankStates()], "a")
         assert found == NoCommonStep(
-            "step 5 of generation 1 is not whole: the shards of rank 1 are lost: no rank holds model/w[2:4, 0:2]"
+            "step 5 of generation 1 is incomplete: the shards of rank 1 are lost: no rank holds model/w[2:4, 0:2]"
         )
 
     def test_without_copies_a_lost_node_leaves_nothing(self) -> None:
@@ -111,12 +111,12 @@ class TestSharded:
 
     def test_a_copy_that_did_not_arrive_costs_no_step_while_its_owner_is_there(self) -> None:
         found = agree([shards(0, [4, 5], [4]), shards(1, [4, 5], [4, 5]), shards(2, [4, 5], [4, 5])], "a")
-        assert found == AgreedStep(5, "a/1", "step 5 of generation 1 is the newest that all have")
+        assert found == AgreedStep(5, "a/1", "step 5 of generation 1 is the newest that all nodes have")
 
     def test_without_any_shard_a_step_is_not_whole(self) -> None:
         replicated = RankStates((StoredState("node", head(5, 0, sharded=True)),))
         assert agree([replicated], "a") == NoCommonStep(
-            "step 5 of generation 1 is not whole: no rank holds anything of its sharded parts"
+            "step 5 of generation 1 is incomplete: no rank has any of its sharded components"
         )
 
     def test_a_node_whose_worker_was_killed_before_its_shards_were_written_counts_as_lost(self) -> None:
@@ -138,7 +138,7 @@ class TestGenerations:
     def test_a_generation_lost_in_its_first_commit_leaves_the_step_that_it_began_with(self) -> None:
         torn = RankStates((StoredState("rank", head(6, 0, 2, count=1)), *node(0, 5, g=1).held))
         assert agree([torn, node(1, 5, g=1)], "a") == AgreedStep(
-            5, "a/1", "step 5 of generation 1 is the newest that all have"
+            5, "a/1", "step 5 of generation 1 is the newest that all nodes have"
         )
 
     def test_a_generation_that_got_further_does_not_fall_back_to_the_one_before(self) -> None:
@@ -153,7 +153,7 @@ class TestGenerations:
     def test_where_nothing_is_whole_the_newest_generation_is_spoken_of(self) -> None:
         torn = RankStates((StoredState("rank", head(6, 0, 2, count=1)), StoredState("rank", head(5, 0, 1))))
         assert agree([torn], "a") == NoCommonStep(
-            "step 6 of generation 2 is not whole: no node holds its replicated parts"
+            "step 6 of generation 2 is incomplete: no node has its replicated components"
         )
 
 

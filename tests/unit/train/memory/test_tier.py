@@ -70,7 +70,7 @@ class TestTheWayBack:
             commit(before, step)
         mine = tier(kept, 2)
         agreed = agree(mine)
-        assert agreed == AgreedStep(3, "a/1", "step 3 of generation 1 is the newest that all have")
+        assert agreed == AgreedStep(3, "a/1", "step 3 of generation 1 is the newest that all nodes have")
         replicated, own, sharded = fetch(mine, agreed, {})
         assert torch.equal(replicated["model"]["w"], torch.full((10,), 3.0))
         assert replicated["values"] == {"step": 3}
@@ -178,7 +178,7 @@ class TestWhatIsNotKept:
         assert not mine.on
         assert steps(kept) == set()
         assert kept.segments.total_bytes == 4 * DATA_AT
-        assert "rank 0 keeps no copy in memory: the memory tier needs" in capsys.readouterr().err
+        assert "rank 0 saves no in-memory checkpoint: in-memory checkpoints need" in capsys.readouterr().err
         commit(mine, 4)
         assert steps(kept) == set()
         assert capsys.readouterr().err == ""
@@ -190,7 +190,7 @@ class TestWhatIsNotKept:
         assert not mine.on
         assert agree(mine) is None
         assert capsys.readouterr().err == (
-            "[elastic] the memory tier is off: there is no agent to keep memory; start with elastic-launch\n"
+            "[elastic] in-memory checkpoints are off: there is no agent; start the script with elastic-launch\n"
         )
 
     def test_without_the_mark_of_a_generation_nothing_is_kept(self, kept: Kept) -> None:
@@ -207,7 +207,7 @@ class TestWhatIsNotKept:
         mine.commit(1, {"model": {"w": odd}}, {}, {})
         assert not mine.on
         assert steps(kept) == set()
-        assert "the memory tier is off: it cannot hold a tensor of" in capsys.readouterr().err
+        assert "cannot store a tensor with" in capsys.readouterr().err
 
     def test_only_the_first_worker_of_a_node_keeps_what_is_the_same_on_all(self, kept: Kept) -> None:
         commit(tier(kept, 1, 1, 2), 1)

@@ -23,7 +23,7 @@ def test_a_worker_that_sees_its_own_gpu_only_takes_that_one() -> None:
 
 def test_more_workers_than_gpus_are_one_line_that_says_how_many_to_start() -> None:
     environ = {**TORCHRUN, "CUDA_VISIBLE_DEVICES": "5"}
-    with pytest.raises(ConfigError, match=r"worker 1 of its node, and 1 GPU is visible \(CUDA_VISIBLE_DEVICES=5\)"):
+    with pytest.raises(ConfigError, match=r"worker 1 of its node, but 1 GPU is visible \(CUDA_VISIBLE_DEVICES=5\)"):
         gpu_index(environ, read(environ), gpus=1)
 
 

@@ -91,7 +91,7 @@ def play(hears: list[int], order: list[int], last: int, *, collective: bool) -> 
     return ranks
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     hears=st.lists(st.integers(1, 60), min_size=1, max_size=5),
     order=st.lists(st.integers(0, 4), max_size=400),
@@ -105,7 +105,7 @@ def test_all_ranks_stop_at_the_same_step_in_whatever_order_they_hear_and_act(
     assert len({rank.step for rank in ranks}) == 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     hears=st.lists(st.integers(1, 30), min_size=2, max_size=4),
     order=st.lists(st.integers(0, 3), max_size=200),

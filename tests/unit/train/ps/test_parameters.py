@@ -70,7 +70,7 @@ class TestValues:
         assert holdings.values()[0].tolist() == [4, 5, 6, 7]
 
     def test_a_file_with_another_shape_is_refused(self) -> None:
-        with pytest.raises(ModelMismatch, match=r"w is \[3\] in the file, and \[4\] in the model"):
+        with pytest.raises(ModelMismatch, match=r"w is \[3\] in the file, but \[4\] in the model"):
             ParameterStore(0, 1, {"w": torch.zeros(3)}).register(register(PIECE))
         with pytest.raises(ModelMismatch, match="rows is"):
             ParameterStore(0, 1, {"rows": torch.zeros(3)}).register(register(tables=(TABLE,)))
@@ -102,9 +102,9 @@ class TestRegistration:
         [
             (register(PieceSpec("w", (5,), "float64", 0, 5, True)), r"the servers have w of shape \[4\]"),
             (register(PieceSpec("w", (4,), "float32", 0, 4, True)), "float32"),
-            (register(PIECE, FROZEN), "have 1 pieces and tables here, this worker 2"),
+            (register(PIECE, FROZEN), "have 1 pieces and tables here, but this worker 2"),
             (register(PIECE, tables=(TABLE,)), "this worker 2"),
-            (register(PIECE, mode=UpdateMode.SYNC), "the servers train async with .*, this worker sync"),
+            (register(PIECE, mode=UpdateMode.SYNC), "the servers train async with .*, but this worker sync"),
             (register(PIECE, momentum=0.9), "momentum=0.9"),
         ],
     )

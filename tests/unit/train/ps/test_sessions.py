@@ -73,7 +73,7 @@ class TestReplaced:
         sessions.open(0, "0-b", 1.0)
         assert sessions.check("0-b") == 0
         assert sessions.seen[0].applied == 0
-        with pytest.raises(SessionReplaced, match="another process has come as worker 0"):
+        with pytest.raises(SessionReplaced, match="another process has connected as worker 0"):
             sessions.check("0-a")
 
     def test_the_replaced_one_cannot_come_back(self, sessions: WorkerSessions) -> None:

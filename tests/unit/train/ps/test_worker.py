@@ -23,17 +23,17 @@ WORKER = environment.read(
 
 class TestRoles:
     def test_a_worker_is_no_server_and_a_server_no_worker(self) -> None:
-        with pytest.raises(ConfigError, match="this process is a worker and no server"):
+        with pytest.raises(ConfigError, match="this process is a worker, not a server"):
             ps.Server(env=WORKER)
-        with pytest.raises(ConfigError, match="this process is a server and no worker"):
+        with pytest.raises(ConfigError, match="this process is a server, not a worker"):
             ps.Worker(torch.nn.Linear(1, 1), lr=0.1, env=SERVER)
 
     @pytest.mark.parametrize(
         ("settings", "said"),
         [
-            ({"mode": "eager"}, "mode is 'eager'; it should be 'sync' or 'async'"),
-            ({"lr": -1.0}, "lr and weight_decay are at least 0"),
-            ({"momentum": 1.0}, "momentum is at least 0 and below 1"),
+            ({"mode": "eager"}, "mode is 'eager'; write 'sync' or 'async'"),
+            ({"lr": -1.0}, "lr and weight_decay must be 0 or more"),
+            ({"momentum": 1.0}, "momentum from 0 to less than 1"),
         ],
     )
     def test_settings_that_make_no_sense_are_named(self, settings: dict[str, object], said: str) -> None:
@@ -42,7 +42,7 @@ class TestRoles:
 
     def test_a_parameter_that_cannot_be_sent_is_named(self) -> None:
         model = torch.nn.Linear(1, 1, dtype=torch.complex64)
-        with pytest.raises(ConfigError, match=r"weight is of torch.complex64; .* hold float16"):
+        with pytest.raises(ConfigError, match=r"weight has torch.complex64; .* support float16"):
             ps.Worker(model, lr=0.1, env=WORKER)
 
 
@@ -63,15 +63,15 @@ class TestLoadFrom:
         torch.save({"w": Path}, tmp_path / "code")
         for name, said in (
             ("absent", "No such file"),
-            ("text", "it is no file of torch.save"),
-            ("list", "has no tensors by name"),
-            ("code", "it is no file of torch.save with tensors only"),
+            ("text", "it is not a file of tensors by torch.save"),
+            ("list", "is not a dict of tensors"),
+            ("code", "it is not a file of tensors by torch.save"),
         ):
             with pytest.raises(ConfigError, match=said):
                 ps.Server(env=SERVER, load_from=tmp_path / name)
 
     def test_names_need_a_file(self) -> None:
-        with pytest.raises(ConfigError, match="say the file with load_from="):
+        with pytest.raises(ConfigError, match="pass the file with load_from="):
             ps.Server(env=SERVER, names=["w"])
 
 
@@ -101,7 +101,7 @@ class TestRoster:
 
 class TestEmbedding:
     def test_without_a_worker_it_has_no_rows_and_says_what_to_do(self) -> None:
-        with pytest.raises(ConfigError, match=r"make a ps\.Worker with the model first"):
+        with pytest.raises(ConfigError, match=r"create a ps\.Worker with the model first"):
             ps.Embedding(3, 2)(torch.tensor([0]))
 
     def test_without_a_worker_it_looks_up_the_rows_of_a_saved_model(self) -> None:
@@ -109,7 +109,7 @@ class TestEmbedding:
         saved = {**model.state_dict(), "emb.weight": torch.arange(6.0).reshape(3, 2)}
         model.load_state_dict(saved)
         assert model["emb"](torch.tensor([[2], [0]])).tolist() == [[[4, 5]], [[0, 1]]]
-        with pytest.raises(ConfigError, match=r"emb.weight is \[1\], and \[3, 2\] in the model"):
+        with pytest.raises(ConfigError, match=r"emb.weight is \[1\], but \[3, 2\] in the model"):
             model.load_state_dict({**saved, "emb.weight": torch.zeros(1)})
 
     def test_gradients_of_all_uses_are_gathered_by_id(self) -> None:
@@ -139,7 +139,7 @@ class TestEmbedding:
         table = ps.Embedding(10, 2)
         table.fetch = lambda ids: torch.zeros(len(ids), 2)
         for wrong in (10, -1):
-            with pytest.raises(IndexError, match="ids are from 0 to 9"):
+            with pytest.raises(IndexError, match="the table has 0 to 9"):
                 table(torch.tensor([wrong]))
 
     def test_a_table_needs_rows_and_columns(self) -> None:

@@ -14,8 +14,8 @@ from elastic.train.restore.choose_checkpoint import (
     choices,
     known,
     other_parts,
+    problem,
     skipped_text,
-    trouble,
 )
 
 OLD, NEW = "step-0000000100.g2", "step-0000000150.g3"
@@ -59,10 +59,10 @@ def test_nothing_is_said_when_the_newest_committed_step_can_be_read() -> None:
 def test_an_older_step_than_the_committed_one_is_an_error_that_names_host_and_folder() -> None:
     told = KnownCheckpoint(150, "b", "/ck")
     with pytest.raises(
-        CheckpointError, match=r"step 150 was committed on b in /ck, and the newest .* step 100 .*a:/ck"
+        CheckpointError, match=r"step 150 was committed on b in /ck, but the newest .* step 100 .*a:/ck"
     ):
         check_newest(100, [report(OLD, known=told), report(OLD)], allow_rollback=False)
-    with pytest.raises(CheckpointError, match="nothing can be read"):
+    with pytest.raises(CheckpointError, match="no checkpoint can be read"):
         check_newest(-1, [report(known=told)], allow_rollback=False)
 
 
@@ -81,7 +81,7 @@ def test_what_another_start_may_still_read_is_not_hopeless() -> None:
 
 
 def test_the_host_that_has_the_committed_step_may_come_back() -> None:
-    with pytest.raises(CheckpointError, match="bring b back") as raised:
+    with pytest.raises(CheckpointError, match="restart b") as raised:
         check_newest(-1, [report(known=KnownCheckpoint(150, "b", "/ck"))], allow_rollback=False)
     assert not isinstance(raised.value, RestoreUnrecoverable)
 
@@ -99,14 +99,14 @@ def test_an_error_of_one_rank_is_the_same_error_on_all_of_them() -> None:
 def test_a_committed_step_that_is_damaged_is_named_with_what_is_wrong() -> None:
     told = KnownCheckpoint(150, "b", "/ck")
     with pytest.raises(
-        CheckpointError, match=r"step 150 .*0150.g3: meta.json is damaged; mend that, or .*rollback"
+        CheckpointError, match=r"step 150 .*0150.g3: meta.json is damaged; repair it, or .*rollback"
     ) as raised:
         check_newest(-1, [report(known=told)], allow_rollback=False, damaged=[OLD_BAD, NEW_BAD])
     assert OLD_BAD.name not in str(raised.value), "to mend this one would not help"
 
 
 def test_who_misses_the_committed_step_is_not_told_to_mend_an_older_one() -> None:
-    with pytest.raises(CheckpointError, match=r"; bring b back or mount its folder here, or") as raised:
+    with pytest.raises(CheckpointError, match=r"; restart b or mount its directory here, or") as raised:
         check_newest(-1, [report(known=KnownCheckpoint(150, "b", "/ck"), damaged=(OLD_BAD,))], allow_rollback=False)
     assert OLD_BAD.name not in str(raised.value)
 
@@ -115,19 +115,19 @@ def test_training_does_not_start_over_where_all_checkpoints_are_damaged_unless_t
     """Some by their meta.json, which each rank sees by itself, others by what was found when they were read."""
     seen = report(damaged=(NEW_BAD,))
     both = rf"no checkpoint in /ck can be read \({NEW_BAD}; {OLD_BAD}\)"
-    with pytest.raises(RestoreUnrecoverable, match=f"{both}; bring one back, or start over with --allow_rollback"):
+    with pytest.raises(RestoreUnrecoverable, match=f"{both}; restore one, or start from scratch with --allow-rollback"):
         check_newest(-1, [seen, seen], allow_rollback=False, damaged=[OLD_BAD])
     with pytest.raises(CheckpointDamaged, match=both):
         check_newest(-1, [seen], allow_rollback=False, damaged=[OLD_BAD], transient=True)
     assert check_newest(-1, [seen], allow_rollback=True) == (
-        f"no checkpoint in /ck can be read ({NEW_BAD}) (--allow_rollback)"
+        f"no checkpoint in /ck can be read ({NEW_BAD}) (--allow-rollback)"
     )
     assert check_newest(100, [seen], allow_rollback=False) == ""
 
 
 def test_newer_checkpoints_that_were_skipped_are_named_with_the_reason() -> None:
     older = DamagedCheckpoint("step-0000000050.g1", "of no account")
-    between = DamagedCheckpoint("step-0000000120.g2", "opt was saved whole and is sharded now")
+    between = DamagedCheckpoint("step-0000000120.g2", "opt was saved unsharded, but is sharded now")
     seen = report(OLD, damaged=(NEW_BAD, older))
     assert skipped_text(OLD, [seen, seen], [between]) == f"; skipped {NEW_BAD}; {between}"
     assert skipped_text(NEW, [report(NEW)], []) == ""
@@ -145,14 +145,14 @@ def test_of_one_step_the_later_generation_is_the_newer_one() -> None:
 def test_a_rollback_that_is_allowed_is_said() -> None:
     told = KnownCheckpoint(150, "b", "/ck")
     line = check_newest(100, [report(OLD, known=told)], allow_rollback=True)
-    assert line.endswith("the newest that can be read is step 100; going on from there (--allow_rollback)")
+    assert line.endswith("the newest that can be read is step 100; rolling back to it (--allow-rollback)")
     line = check_newest(-1, [report(known=told)], allow_rollback=True)
-    assert line.endswith("in /ck, and nothing can be read (--allow_rollback)")
+    assert line.endswith("in /ck, but no checkpoint can be read (--allow-rollback)")
 
 
 def test_step_0_is_a_step_that_can_be_read() -> None:
     line = check_newest(0, [report(known=KnownCheckpoint(150, "b", "/ck"))], allow_rollback=True)
-    assert line.endswith("the newest that can be read is step 0; going on from there (--allow_rollback)")
+    assert line.endswith("the newest that can be read is step 0; rolling back to it (--allow-rollback)")
 
 
 def test_the_newest_word_of_what_was_committed_counts() -> None:
@@ -162,14 +162,14 @@ def test_the_newest_word_of_what_was_committed_counts() -> None:
 
 
 def test_a_rank_that_cannot_take_part_is_named() -> None:
-    assert trouble([report(), report(error="the folder is fenced")]) == "rank 1: the folder is fenced"
-    assert trouble([report()]) == ""
+    assert problem([report(), report(error="the folder is fenced")]) == "rank 1: the folder is fenced"
+    assert problem([report()]) == ""
 
 
 def test_parts_that_only_one_side_has_are_named() -> None:
     line = other_parts("the checkpoint of step 3", ["model", "ema", "sched"], ["model", "opt"])
     assert line == (
-        "the checkpoint of step 3 has no part ema, sched, which starts as it is in the script; "
-        "part opt of the checkpoint of step 3 is not in this elastic.State and is left out"
+        "the checkpoint of step 3 has no component ema, sched, which starts with its initial state; "
+        "component opt of the checkpoint of step 3 is not in this elastic.State and is ignored"
     )
     assert other_parts("the checkpoint of step 3", ["model"], ["model"]) == ""

@@ -50,5 +50,5 @@ def test_the_newest_checkpoint_of_the_job_is_read_from_what_the_agent_says() -> 
 
 
 def test_what_the_agent_says_of_it_is_refused_where_it_cannot_be_read() -> None:
-    with pytest.raises(ConfigError, match=r"ELASTIC_SAVED is '\{', which cannot be read"):
+    with pytest.raises(ConfigError, match=r"cannot parse ELASTIC_SAVED, which is '\{'"):
         newest_known({"ELASTIC_SAVED": "{"})

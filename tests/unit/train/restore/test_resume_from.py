@@ -70,7 +70,9 @@ class TestResumeFrom:
     @pytest.mark.parametrize("content", [b"", b"no zip at all", b"abc", b"K", b"}."])
     def test_an_unreadable_file_is_one_line(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "m.pt").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"--resume_from .*m.pt: it is not a file that") as caught:
+        with pytest.raises(
+            CheckpointError, match=r"--resume-from .*m.pt: torch\.load\(weights_only=True\) cannot"
+        ) as caught:
             resume_from(tmp_path / "m.pt")
         assert "\n" not in str(caught.value)
 
@@ -80,14 +82,14 @@ class TestResumeFrom:
             resume_from(tmp_path / "m.pt")
 
     def test_a_missing_path_and_an_empty_folder_are_one_line(self, tmp_path: Path) -> None:
-        with pytest.raises(CheckpointError, match="there is nothing at that path"):
+        with pytest.raises(CheckpointError, match="the path does not exist"):
             resume_from(tmp_path / "absent")
-        with pytest.raises(CheckpointError, match="there is no checkpoint in that folder"):
+        with pytest.raises(CheckpointError, match="there is no checkpoint in that directory"):
             resume_from(tmp_path)
 
     def test_a_renamed_checkpoint_is_told_apart_from_an_empty_folder(self, folder: Path) -> None:
         (folder / manifest.name(10, 3)).rename(folder / "best")
-        with pytest.raises(CheckpointError, match=r"named like step-0000001234.g7, and this one was renamed"):
+        with pytest.raises(CheckpointError, match=r"names like step-0000001234.g7, but this one was renamed"):
             resume_from(folder / "best")
 
     def test_a_folder_of_damaged_checkpoints_is_one_line(self, folder: Path) -> None:
@@ -125,14 +127,14 @@ class TestExport:
         damage(folder / manifest.name(20, 3) / "model" / "__0_0.distcp")
         export(folder, tmp_path / "m.pt")
         assert torch.equal(torch.load(tmp_path / "m.pt", weights_only=True)["w"], MODEL["w"])
-        assert "is skipped: the checksum of __0_0.distcp is wrong" in caplog.messages[0]
+        assert ": the checksum of __0_0.distcp is wrong" in caplog.messages[0]
         with pytest.raises(CheckpointDamaged):
             export(folder / manifest.name(20, 3), tmp_path / "m.pt")
 
     def test_a_part_that_is_not_there_is_an_error_that_names_those_there_are(
         self, folder: Path, tmp_path: Path
     ) -> None:
-        with pytest.raises(CheckpointError, match="has no part ema; it has best, model"):
+        with pytest.raises(CheckpointError, match="has no component ema; it has best, model"):
             export(folder, tmp_path / "m.pt", ("ema",))
         assert not (tmp_path / "m.pt").exists()
 
@@ -140,7 +142,7 @@ class TestExport:
         self, folder: Path, tmp_path: Path
     ) -> None:
         (tmp_path / "m.pt").write_text("old")
-        with pytest.raises(CheckpointError, match=r"a part of that path is a file; give another file"):
+        with pytest.raises(CheckpointError, match=r"a part of that path is a file; use another file"):
             export(folder, tmp_path / "m.pt" / "m.pt")
         assert (tmp_path / "m.pt").read_text() == "old"
 
@@ -152,4 +154,4 @@ class TestExport:
 
     def test_a_mistake_is_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([str(tmp_path), str(tmp_path / "m.pt")]) == 1
-        assert capsys.readouterr().err == f"there is no checkpoint in {tmp_path} that can be read\n"
+        assert capsys.readouterr().err == f"no checkpoint in {tmp_path} can be read\n"

@@ -43,7 +43,7 @@ def test_newer_checkpoints_no_longer_count_and_are_kept_under_another_name(
 ) -> None:
     record = rollback(Checkpoints(folder, generation=5), 10, "abc")
     assert newest(folder) == 10
-    assert caplog.messages == [f"going back to step 10: 2 newer checkpoints in {folder} set aside, as aside-*"]
+    assert caplog.messages == [f"rolling back to step 10: set aside 2 newer checkpoints in {folder}, as aside-*"]
     assert aside(folder) == ["aside-step-0000000020.g2", "aside-step-0000000030.g2"]
     assert sorted(record.aside) == aside(folder)
     (folder / "aside-step-0000000030.g2").rename(folder / manifest.name(30, 2))
@@ -68,7 +68,7 @@ def test_a_restart_of_the_same_run_does_not_go_back_a_second_time_and_says_so_if
     rollback(Checkpoints(folder), 10, "abc")
     assert newest(folder) == 15
     (line,) = caplog.messages
-    assert line.startswith("--restore_step 10: this run of the job went back to it in generation 5")
+    assert line.startswith("--restore-step 10: this run of the job rolled back to it in generation 5")
     assert str(folder / RECORD) in line
 
 
@@ -103,17 +103,17 @@ def test_the_generation_from_which_memory_counts_is_noted(folder: Path) -> None:
 
 
 def test_a_step_without_a_checkpoint_is_an_error_that_names_those_there_are(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"--restore_step 15: there is no such checkpoint; .* steps 30, 20, 10"):
+    with pytest.raises(CheckpointError, match=r"--restore-step 15: there is no such checkpoint; .* steps 30, 20, 10"):
         rollback(Checkpoints(folder), 15, "abc")
     assert newest(folder) == 30
-    with pytest.raises(CheckpointError, match=r"--restore_step 15: .* there is none$"):
+    with pytest.raises(CheckpointError, match=r"--restore-step 15: .* has no checkpoint$"):
         rollback(Checkpoints(folder / "empty"), 15, "abc")
 
 
 def test_a_damaged_step_is_an_error_before_anything_is_renamed(folder: Path) -> None:
     path = folder / manifest.name(10, 2) / "value.pt"
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(CheckpointError, match=r"--restore_step 10: .* is damaged \(the checksum .* steps 30, 20$"):
+    with pytest.raises(CheckpointError, match=r"--restore-step 10: .* is damaged \(the checksum .* steps 30, 20$"):
         rollback(Checkpoints(folder), 10, "abc")
     assert newest(folder) == 30
 
@@ -121,7 +121,7 @@ def test_a_damaged_step_is_an_error_before_anything_is_renamed(folder: Path) -> 
 def test_a_step_that_does_not_say_what_it_is_counts_as_damaged_and_not_as_missing(folder: Path) -> None:
     (folder / manifest.name(10, 2) / manifest.META).write_text("{")
     with pytest.raises(
-        RestoreUnrecoverable, match=r"--restore_step 10: .*0010.g2 is damaged \(meta.json .* steps 30, 20$"
+        RestoreUnrecoverable, match=r"--restore-step 10: .*0010.g2 is damaged \(meta.json .* steps 30, 20$"
     ):
         rollback(Checkpoints(folder), 10, "abc")
 
@@ -130,7 +130,7 @@ def test_a_step_that_a_disk_withholds_may_be_gone_back_to_at_another_start(folde
     meta = folder / manifest.name(10, 2) / manifest.META
     meta.unlink()
     meta.symlink_to("/proc/self/mem")  # The kernel gives an error of the disk for its first page.
-    with pytest.raises(CheckpointError, match=r"--restore_step 10: .* is damaged \(meta.json cannot be read") as raised:
+    with pytest.raises(CheckpointError, match=r"--restore-step 10: .* is damaged \(meta.json cannot be read") as raised:
         rollback(Checkpoints(folder), 10, "abc")
     assert not isinstance(raised.value, RestoreUnrecoverable)
 
@@ -151,7 +151,7 @@ def test_a_damaged_note_is_an_error_that_names_the_file(folder: Path) -> None:
 
 def test_a_note_that_cannot_be_read_is_an_error_that_names_the_folder(folder: Path) -> None:
     (folder / RECORD).mkdir()
-    with pytest.raises(CheckpointError, match=r"reading what was rolled back in .* failed"):
+    with pytest.raises(CheckpointError, match=r"reading the record of the last rollback in .* failed"):
         rolled_back(folder)
 
 
@@ -172,10 +172,10 @@ def test_what_another_try_may_still_read_is_not_hopeless(folder: Path, monkeypat
 
 def test_of_many_steps_an_error_names_the_newest_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic.train.restore.restore_step.STEPS_NAMED_MAX", 2)
-    with pytest.raises(RestoreUnrecoverable, match=r"there are steps 30, 20 and older ones$"):
+    with pytest.raises(RestoreUnrecoverable, match=r"has steps 30, 20 and older ones$"):
         rollback(Checkpoints(folder), 15, "abc")
     monkeypatch.setattr("elastic.train.restore.restore_step.STEPS_NAMED_MAX", 3)
-    with pytest.raises(RestoreUnrecoverable, match=r"there are steps 30, 20, 10$"):
+    with pytest.raises(RestoreUnrecoverable, match=r"has steps 30, 20, 10$"):
         rollback(Checkpoints(folder), 15, "abc")
 
 

@@ -119,7 +119,9 @@ def test_a_sharded_tensor_in_a_replicated_part_is_refused() -> None:
     begin("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         piece = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)), [Shard(0)])
-        with pytest.raises(CheckpointError, match=r"part 'model' holds sharded tensors .* save it as a sharded part"):
+        with pytest.raises(
+            CheckpointError, match=r"component 'model' contains sharded tensors .* save it as a sharded component"
+        ):
             require_replicated("model", {"w": [piece]})
     finally:
         end()

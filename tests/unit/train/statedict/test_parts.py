@@ -126,14 +126,14 @@ class TestValues:
             parts.plain("best", value)
 
     def test_a_part_among_values_is_refused_with_the_way_to_name_it(self) -> None:
-        with pytest.raises(ConfigError, match=r"give each a name of its own, elastic\.State\(nets=\.\.\.\)"):
+        with pytest.raises(ConfigError, match=r"as a separate component: elastic\.State\(nets=\.\.\.\)"):
             parts.plain("nets", [network()])
 
 
 class TestWhatIsRefused:
     def test_a_module_without_values_is_refused_with_the_mend(self) -> None:
         (lazy,) = parts.make({"net": torch.nn.Sequential(torch.nn.LazyLinear(1))}).values()
-        with pytest.raises(ConfigError, match=r"0\.weight of net is lazy .* call net with a batch once"):
+        with pytest.raises(ConfigError, match=r"0\.weight of net is lazy .* call net with one batch"):
             parts.require_values("net", lazy)
         (meta,) = parts.make({"net": torch.nn.Linear(1, 1, device="meta")}).values()
         with pytest.raises(ConfigError, match=r"weight of net is on the meta device .* net\.to_empty"):
@@ -141,7 +141,7 @@ class TestWhatIsRefused:
         parts.require_values("net", parts.make({"net": network()})["net"])
 
     def test_a_tensor_that_cannot_be_a_value_is_refused_with_the_mend(self) -> None:
-        with pytest.raises(ConfigError, match="best is a tensor that is on the meta device"):
+        with pytest.raises(ConfigError, match="the tensor best is on the meta device"):
             parts.plain("best", [torch.zeros(1, device="meta")])
 
     def test_an_optimizer_that_keeps_its_state_on_one_rank_is_refused_with_the_mend(self) -> None:

@@ -93,7 +93,7 @@ def test_what_is_no_random_state_is_one_error_and_changes_nothing(harm: Callable
     harmed = harm(captured)
     draw()  # What is harmed is of another moment than this one.
     before = rng.capture()
-    with pytest.raises(CheckpointDamaged, match="the random state is") as raised:
+    with pytest.raises(CheckpointDamaged, match="the RNG state") as raised:
         rng.restore(harmed)
     assert "\n" not in str(raised.value)
     now = draw()

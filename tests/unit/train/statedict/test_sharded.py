@@ -89,7 +89,7 @@ def test_a_compiled_module_has_the_names_of_the_bare_one() -> None:
 def test_an_optimizer_of_other_parameters_is_refused_by_their_names() -> None:
     before, after = made(), made()
     del after[1].param_groups[1]
-    with pytest.raises(ValueError, match=r"this optimizer has not 0\.bias, 1\.bias"):
+    with pytest.raises(ValueError, match=r"this optimizer lacks 0\.bias, 1\.bias"):
         carried(ShardedOptimizer(*before), ShardedOptimizer(*after))
 
 
@@ -97,7 +97,7 @@ def test_of_parameters_with_new_names_it_is_said_who_has_not_which() -> None:
     before, after = made(), made()
     del before[1].param_groups[1], after[1].param_groups[0]
     with pytest.raises(
-        ValueError, match=r"this optimizer has not 0\.weight, 1\.weight, and it has not 0\.bias, 1\.bias$"
+        ValueError, match=r"this optimizer lacks 0\.weight, 1\.weight, and the checkpoint lacks 0\.bias, 1\.bias$"
     ):
         carried(ShardedOptimizer(*before), ShardedOptimizer(*after))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter, OrderedDict
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import numpy
@@ -95,7 +95,7 @@ def test_what_is_not_plain_does_not_come_back() -> None:
 def test_what_would_not_come_back_is_named_also_where_there_are_tensors() -> None:
     plain = OrderedDict(where=Path("/"))
     for whole in (plain, OrderedDict(plain, words=torch.arange(3)), {("a",): plain}):
-        assert tree.unsafe(tree.pack(whole)[0]) == ["pathlib.PosixPath"]
+        assert tree.unsafe(tree.pack(whole)[0]) == [f"{PosixPath.__module__}.PosixPath"]
 
 
 def test_numbers_of_numpy_become_pythons_wherever_they_are_and_nothing_else_changes() -> None:

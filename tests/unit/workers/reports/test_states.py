@@ -34,7 +34,7 @@ def states(role: Role = Role.WORKER) -> WorkerStates:
 
 def spawned(role: Role = Role.WORKER) -> WorkerStates:
     made = states(role)
-    made.spawned(3, (70, 71), ("", "--no_warm"), 101.0)
+    made.spawned(3, (70, 71), ("", "--no-preload"), 101.0)
     return made
 
 

@@ -226,7 +226,7 @@ def test_no_member_is_evicted_where_none_remains_that_is_in_the_world_whose_work
         refreshed(bench, now)
     assert bench.facts.generation is not None
     assert [place.node for place in bench.facts.generation.members] == ["b", "a"]
-    assert bench.facts.generation.before == Predecessor(1, ("x", "b"), ChangeReason.LOSS, broken=True)
+    assert bench.facts.generation.before == Predecessor(1, ("x", "b"), ChangeReason.NODE_LOST, broken=True)
     silent(bench)
     tried(bench)
     assert suspects(bench) == ["b"]

@@ -55,7 +55,7 @@ def test_the_link_of_a_member_that_is_not_registered_any_more_stays() -> None:
 
 def test_the_link_of_a_node_of_the_generation_before_stays() -> None:
     bench = running()
-    bench.world(2, "b", before=Predecessor(1, ("a", "b"), ChangeReason.LOSS))
+    bench.world(2, "b", before=Predecessor(1, ("a", "b"), ChangeReason.NODE_LOST))
     bench.shelf.delete(KEYS.member("a"))
     bench.look()
     bench.tell(InboundLinksChanged(("a",)))
@@ -113,7 +113,7 @@ def test_the_link_of_a_node_that_has_become_a_member_before_the_late_answer_stay
     bench = running()
     bench.tell(InboundLinksChanged(("late",)))
     bench.core.handle(Tick(), CHECK_AFTER_S)
-    bench.world(2, "a b late", before=Predecessor(1, ("a", "b"), ChangeReason.GROWTH))
+    bench.world(2, "a b late", before=Predecessor(1, ("a", "b"), ChangeReason.SCALE_UP))
     bench.tell(NodeLookedUp("late", registered=False))
     assert closed(bench) == []
 

@@ -175,7 +175,7 @@ def test_a_node_that_left_the_job_is_not_doubted_once_the_others_run_without_it(
     bench.look()
     assert bench.every(DoubtLinks) == [DOUBTED]
     bench.links("b")  # It said goodbye: nothing proves its death.
-    bench.world(2, "a b", before=Predecessor(1, ("a", "b", "c"), ChangeReason.LOSS))
+    bench.world(2, "a b", before=Predecessor(1, ("a", "b", "c"), ChangeReason.NODE_LOST))
     bench.gone()
     bench.shelf.put(KEYS.outcome(1, "b"), Outcome(ended=OutcomeKind.STOPPED, over=True, host="host-b"))
     bench.look()

@@ -17,7 +17,7 @@ from tests.support.job_transcript import worker_exit
 TTL_S = 5.0
 OWN_S = TTL_S - margin_s(TTL_S)
 """How long a node may run after a good refresh, by its own lease."""
-BOTH = Predecessor(1, ("a", "b"), ChangeReason.LOSS)
+BOTH = Predecessor(1, ("a", "b"), ChangeReason.NODE_LOST)
 
 # --- workers end --------------------------------------------------------------------------------------------------
 
@@ -83,20 +83,20 @@ def test_an_outcome_whose_answer_was_lost_is_recorded_again() -> None:
 
 
 def test_a_planned_change_gives_the_workers_their_grace_and_a_loss_does_not() -> None:
-    for why, grace_s in (
+    for why, stop_timeout_s in (
         (ChangeReason.DRAIN, 15.0),
-        (ChangeReason.GROWTH, 15.0),
-        (ChangeReason.SHRINK, 15.0),
+        (ChangeReason.SCALE_UP, 15.0),
+        (ChangeReason.SCALE_DOWN, 15.0),
         (ChangeReason.JOINED, 15.0),
         (ChangeReason.LEFT, 15.0),
-        (ChangeReason.LOSS, 2.0),
+        (ChangeReason.NODE_LOST, 2.0),
         (ChangeReason.FAILURE, 2.0),
         (ChangeReason.STOPPED, 2.0),
         (ChangeReason.REFORMED, 2.0),
     ):
         bench = running()
         bench.world(2, "a b", why=why, before=BOTH)
-        assert bench.stops == [(1, grace_s)]
+        assert bench.stops == [(1, stop_timeout_s)]
 
 
 def test_only_a_planned_change_asks_the_workers_to_leave() -> None:
@@ -108,17 +108,17 @@ def test_only_a_planned_change_asks_the_workers_to_leave() -> None:
 
 def test_a_loss_in_the_middle_of_a_planned_stop_ends_it_at_once() -> None:
     bench = running()
-    bench.world(2, "a b", why=ChangeReason.GROWTH, before=BOTH)
-    bench.world(3, "a b", why=ChangeReason.LOSS, before=BOTH)
+    bench.world(2, "a b", why=ChangeReason.SCALE_UP, before=BOTH)
+    bench.world(3, "a b", why=ChangeReason.NODE_LOST, before=BOTH)
     assert bench.stops == [(1, 15.0), (1, 2.0)]
     assert [stop.planned for stop in bench.every(StopWorkers)] == [True, False]
 
 
 def test_a_worker_that_fails_in_a_planned_stop_ends_it_at_once_and_is_recorded_at_once() -> None:
     bench = running(slots=2)
-    bench.world(2, "a b", why=ChangeReason.GROWTH, before=BOTH)
+    bench.world(2, "a b", why=ChangeReason.SCALE_UP, before=BOTH)
     bench.exit(7)
-    assert [(stop.grace_s, stop.planned) for stop in bench.every(StopWorkers)] == [(15.0, True), (2.0, False)]
+    assert [(stop.stop_timeout_s, stop.planned) for stop in bench.every(StopWorkers)] == [(15.0, True), (2.0, False)]
     assert (bench.outcomes[1].ended, bench.outcomes[1].over) == (OutcomeKind.FAILED, False)
     bench.gone()
     assert (bench.outcomes[1].ended, bench.outcomes[1].over) == (OutcomeKind.FAILED, True)
@@ -126,14 +126,14 @@ def test_a_worker_that_fails_in_a_planned_stop_ends_it_at_once_and_is_recorded_a
 
 def test_a_worker_that_ends_well_in_a_planned_stop_does_not_hurry_the_others() -> None:
     bench = running(slots=2)
-    bench.world(2, "a b", why=ChangeReason.GROWTH, before=BOTH)
+    bench.world(2, "a b", why=ChangeReason.SCALE_UP, before=BOTH)
     bench.exit(0)
     assert bench.stops == [(1, 15.0)]
 
 
 def test_a_worker_that_hangs_is_a_failure_of_its_own_and_the_one_behind_comes_first() -> None:
     bench = running(slots=2)
-    words = "no progress for 1800 s (--hang_timeout)"
+    words = "no progress for 1800 s (--hang-timeout)"
     behind, waiting = (WorkerExit(rank=rank, code=-15, words=words) for rank in (1, 0))
     bench.tell(WorkersHung(1, (behind, waiting)))
     assert bench.stops == [(1, 2.0)]
@@ -147,7 +147,7 @@ def test_a_worker_that_hangs_is_a_failure_of_its_own_and_the_one_behind_comes_fi
 def test_a_stopped_workers_log_gets_words_that_fit_the_reason() -> None:
     for why, words in (
         (ChangeReason.DRAIN, "for a planned change: because of drain"),
-        (ChangeReason.LOSS, "because because of loss"),
+        (ChangeReason.NODE_LOST, "because because of node lost"),
         (ChangeReason.FAILURE, "because because of failure"),
     ):
         bench = running()
@@ -176,26 +176,26 @@ def test_a_worker_that_had_raised_before_it_was_stopped_is_recorded_beside_the_o
     )
 
 
-@pytest.mark.parametrize("why", [ChangeReason.GROWTH, ChangeReason.DRAIN, ChangeReason.JOINED, ChangeReason.LEFT])
-@pytest.mark.parametrize(("broken", "grace_s"), [(False, 15.0), (True, 2.0)])
+@pytest.mark.parametrize("why", [ChangeReason.SCALE_UP, ChangeReason.DRAIN, ChangeReason.JOINED, ChangeReason.LEFT])
+@pytest.mark.parametrize(("broken", "stop_timeout_s"), [(False, 15.0), (True, 2.0)])
 def test_an_agent_that_slept_through_a_generation_gives_grace_if_nothing_was_broken(
-    why: ChangeReason, broken: bool, grace_s: float
+    why: ChangeReason, broken: bool, stop_timeout_s: float
 ) -> None:
     bench = running()
     bench.world(3, "a b", why=why, before=replace(BOTH, broken=broken))
-    assert bench.stops == [(1, grace_s)]
+    assert bench.stops == [(1, stop_timeout_s)]
 
 
 def test_an_agent_that_slept_through_a_whole_world_gives_no_grace() -> None:
     bench = running()
-    bench.world(3, "a b", why=ChangeReason.GROWTH, before=replace(BOTH, g=2))
+    bench.world(3, "a b", why=ChangeReason.SCALE_UP, before=replace(BOTH, g=2))
     assert bench.stops == [(1, 2.0)]
 
 
 @pytest.mark.parametrize("why", [ChangeReason.JOINED, ChangeReason.LEFT, ChangeReason.DRAIN])
 def test_who_comes_or_goes_while_others_save_hurries_nobody(why: ChangeReason) -> None:
     bench = running()
-    bench.world(2, "a b", why=ChangeReason.GROWTH, before=BOTH)
+    bench.world(2, "a b", why=ChangeReason.SCALE_UP, before=BOTH)
     bench.world(3, "a b", why=why, before=BOTH)
     assert bench.stops == [(1, 15.0)]
 
