@@ -25,6 +25,8 @@ class OtherPackage(NamedTuple):
     distribution: str = ""
     """"" if no distribution installed it; it shadows ours because `folder` comes first."""
     version: str = ""
+    checkout: bool = False
+    """`folder` is a checkout of this project, so the package is ours, but not the installed one."""
 
 
 def packages_check(own: Path, others: Sequence[OtherPackage], search_path: Sequence[Path]) -> Check:
@@ -45,6 +47,8 @@ def packages_check(own: Path, others: Sequence[OtherPackage], search_path: Seque
 
 
 def _text(other: OtherPackage, own: Path) -> str:
+    if other.checkout:
+        return f"{other.folder} is a checkout of {DISTRIBUTION}: scripts that start there import its {other.package}"
     if not other.distribution:
         return f"{other.folder} has another package {other.package}, which shadows that of {DISTRIBUTION}"
     distribution = f"{other.distribution} {other.version}".rstrip()
@@ -53,6 +57,8 @@ def _text(other: OtherPackage, own: Path) -> str:
 
 
 def _hint(other: OtherPackage, own: Path) -> str:
+    if other.checkout:
+        return "start them from another directory, or install the checkout with pip install -e"
     if not other.distribution:
         return f"rename {other.folder / other.package}, or remove {other.folder} from PYTHONPATH"
     reinstall = f" and pip install --force-reinstall {DISTRIBUTION}" if other.folder == own else ""
@@ -69,9 +75,9 @@ def other_packages(
     """
     installed = [other for distribution in distributions for other in _installed_by(distribution)]
     before_ours = search_path[: search_path.index(own)] if own in search_path else search_path
-    shadows = [OtherPackage(name, folder) for folder in before_ours for name in PACKAGES if _has(folder, name)]
+    shadows = [_in(folder, name) for folder in before_ours for name in PACKAGES if _has(folder, name)]
     if working_folder != own and working_folder not in before_ours:
-        shadows += [OtherPackage(name, working_folder) for name in IMPORTED_BY_SCRIPTS if _has(working_folder, name)]
+        shadows += [_in(working_folder, name) for name in IMPORTED_BY_SCRIPTS if _has(working_folder, name)]
     known = {(other.package, other.folder) for other in installed}
     return installed + [shadow for shadow in shadows if (shadow.package, shadow.folder) not in known]
 
@@ -91,6 +97,14 @@ def _installed_by(distribution: Distribution) -> Iterator[OtherPackage]:
     for package in PACKAGES:
         if package in top_level:
             yield OtherPackage(package, folder, name, version)
+
+
+def _in(folder: Path, package: str) -> OtherPackage:
+    try:
+        checkout = f'name = "{DISTRIBUTION}"' in (folder / "pyproject.toml").read_text(errors="replace")
+    except OSError:
+        checkout = False
+    return OtherPackage(package, folder, checkout=checkout)
 
 
 def _has(folder: Path, package: str) -> bool:

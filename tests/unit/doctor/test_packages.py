@@ -71,6 +71,13 @@ def test_several_are_one_check() -> None:
     assert ("elastic 0.9" in check.text, "launcher 2.1" in check.text, check.details) == (True, True, ())
 
 
+def test_a_checkout_is_not_to_be_renamed() -> None:
+    assert lines(packages_check(OURS, [OtherPackage("elastic", LATER, checkout=True)], PATH)) == [
+        f"warn  packages: {LATER} is a checkout of elastic-launch: scripts that start there import its elastic; "
+        "start them from another directory, or install the checkout with pip install -e"
+    ]
+
+
 # Which packages are found
 
 
@@ -122,3 +129,10 @@ def test_a_folder_of_a_distribution_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "elastic.py").touch()
     others = other_packages([distribution(tmp_path, top_level="elastic")], (tmp_path, OURS), APPS, OURS)
     assert others == [OtherPackage("elastic", tmp_path, "elastic", "0.9")]
+
+
+@pytest.mark.parametrize(("project", "checkout"), [("elastic-launch", True), ("elastic", False)])
+def test_a_checkout_is_recognized_by_its_pyproject(tmp_path: Path, project: str, checkout: bool) -> None:
+    (tmp_path / "elastic.py").touch()
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
+    assert other_packages([], PATH, tmp_path, OURS) == [OtherPackage("elastic", tmp_path, checkout=checkout)]
