@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -50,7 +49,8 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
         _check(job, stored)
         guards = (Compare.empty(job.keys.members), same)
         if (await job.store.txn(guards, (Delete(KeyRange.prefix(job.keys.root)),))).succeeded:
-            write([f"Job {job.job_id} is forgotten: {_keys_text(job.keys, stored)}. Its logs and checkpoints stay."])
+            what = _keys_text(job.keys, stored)
+            write([f"Deleted the record of job {job.job_id}: {what}. Its logs and checkpoints stay."])
             return 0
     raise JobActive(f"job {job.job_id} keeps changing, so it is in use; nothing was deleted, try again")
 
@@ -79,17 +79,17 @@ def _ask(job: NamedJob, stored: Collection[str]) -> None:
     """Ask whether to delete the record. Raises `ConfigError` without a terminal, and `NotConfirmed`."""
     warning = f"{_STILL.format(job.job_id)}\n" if job.keys.verdict not in stored else ""
     confirm(
-        f"{warning}Delete {_keys_text(job.keys, stored)} of job {job.job_id} below {job.keys.root}?",
-        f"job {job.job_id} stays as it is",
+        f"{warning}Delete the record of job {job.job_id}: {_keys_text(job.keys, stored)} below {job.keys.root}?",
+        f"nothing of job {job.job_id} was deleted",
         deletes=f"forget deletes all that etcd knows of job {job.job_id}",
     )
 
 
 def _keys_text(keys: JobKeys, found: Iterable[str]) -> str:
-    """Describe these keys: "verdict, spec, 12 events (17 keys)"."""
-    counts = Counter(key.removeprefix(keys.root).partition("/")[0] for key in found)
-    words = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
-    return f"{', '.join(words)} ({counted(counts.total(), 'key')})"
+    """Describe these keys: "17 keys in etcd (12 events)"."""
+    all_keys = list(found)
+    events = sum(key.startswith(keys.events) for key in all_keys)
+    return f"{counted(len(all_keys), 'key')} in etcd ({counted(events, 'event')})"
 
 
 COMMAND: Final = Subcommand(

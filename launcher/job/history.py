@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Final
 
 from elastic._text import counted, time_text
 from elastic.core.keys import JobKeys
@@ -15,12 +16,20 @@ from launcher.history.job_report import JobReport, build_report
 from launcher.history.training_curve import TrainingCurve
 from launcher.text.sanitize import sanitize_line
 
+LABELS: Final = {
+    events.EventKind.GENERATION: "formed",
+    events.EventKind.GO: "start signal",
+    events.EventKind.VERDICT: "final status",
+}
+"""The words for the kinds of events whose names in the store are not those that users read."""
+
 
 def event_line(event: events.HistoryEvent) -> str:
     """Format an event as one line; before the first generation it names none."""
     at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     generation = f"generation {event.g} " if event.g else ""
-    return f"{at}  {sanitize_line(event.node)}  {generation}{event.what}: {sanitize_line(event.text)}"
+    kind = LABELS.get(event.what, event.what)
+    return f"{at}  {sanitize_line(event.node)}  {generation}{kind}: {sanitize_line(event.text)}"
 
 
 async def read_history(store: Store, keys: JobKeys) -> list[events.HistoryEvent]:

@@ -241,7 +241,7 @@ def test_events_are_lines_oldest_first_or_json_for_a_script(server: str) -> None
     ran = asked("events", "--elastic-server", server, "--job-id", "j1")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [
-        "2026-11-20T10:00:00.000Z  10.0.0.1-aaaa  generation 1 generation: 2 of 2 nodes are here",
+        "2026-11-20T10:00:00.000Z  10.0.0.1-aaaa  generation 1 formed: 2 of 2 nodes are here",
         "2026-11-20T10:01:00.500Z  10.0.0.1-aaaa  generation 2 recovery: b was lost: back in 0.30 s: notice 4 ms",
     ]
     ran = asked("events", "--elastic-server", server, "--job-id", "j1", "--json")

@@ -106,7 +106,7 @@ async def test_a_job_that_has_completed_still_tells_what_happened_until_it_is_fo
 
     code, out, err = await ctl(job, "forget", "--yes")
     assert (code, err) == (0, "")
-    assert f"Job {job.job_id} is forgotten: " in out
+    assert f"Deleted the record of job {job.job_id}: " in out
     assert (await ctl(job, "status"))[0] == 1
     assert job.job_id not in (await ctl(job, "list"))[1]
 
@@ -148,8 +148,8 @@ async def test_who_follows_sees_all_to_the_verdict_also_when_etcd_was_away(job: 
     failure = json.loads(shown.splitlines()[-1])["failure"]
     assert (code, failure["rank"], failure["code"], failure["tail"]) == (0, 0, 3, ["ValueError: no data"])
     assert on_a_terminal(job, "events", "").count("█") > 50
-    assert "stays as it is" in on_a_terminal(job, "forget", "n\n")
-    assert "is forgotten: " in on_a_terminal(job, "forget", "y\n")
+    assert "was deleted" in on_a_terminal(job, "forget", "n\n")
+    assert "Deleted the record of job " in on_a_terminal(job, "forget", "y\n")
 
 
 def on_a_terminal(job: Job, command: str, typed: str) -> str:

@@ -26,7 +26,7 @@ FIRST: Final = "elastic-launch --elastic-server 10.0.0.5:2379 --job-id j1 --np 2
 SAYS: Final = {
     "status": r"^Job {job}: generation 1 \(first: 2 of 2 nodes are here\)",
     "list": r"^{job} +running +2 ",
-    "events": r"generation 1 generation: 2 nodes|\"what\":\"generation\"",
+    "events": r"generation 1 formed: 2 nodes|\"what\":\"generation\"",
     "logs": r"^step \d+$",
     "stacks": r"train\.py\", line \d+",
     "doctor": r"^ok +python: 3",
@@ -124,7 +124,7 @@ def test_what_looks_at_a_job_and_steers_it_does_what_its_page_says(desk: Desk) -
         assert [(one.text, one.ends(), one.said) for one in following if one.ends()] == []
     for name in AT_THE_END:
         assert re.search(rf"{job}.*stopped|verdict: stopped", desk.ran(f"elastic-ctl {name}")[1])
-    assert desk.ran("elastic-ctl forget --yes")[1].startswith(f"Job {job} is forgotten: ")
+    assert desk.ran("elastic-ctl forget --yes")[1].startswith(f"Deleted the record of job {job}: ")
 
 
 def test_what_makes_nodes_leave_and_what_ends_a_job_does_so(etcd: Server, tmp_path: Path) -> None:

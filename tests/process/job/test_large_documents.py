@@ -83,7 +83,7 @@ def test_sixty_large_documents_stop_neither_a_job_nor_a_node_that_joins_nor_elas
         await write(job, "outcomes/0000000001/", "answers/p/", "leave/", "unknown")
         shown = await ctl(job, "forget", "--yes")
         assert shown.returncode == 0, shown.stderr
-        assert shown.stdout.startswith(f"Job {job.job_id} is forgotten: ")
+        assert shown.stdout.startswith(f"Deleted the record of job {job.job_id}: ")
         assert (await store.list(KeyRange.prefix(JobKeys(job.job_id).root), keys_only=True)).entries == ()
         await store.close()
 

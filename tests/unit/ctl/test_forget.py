@@ -38,8 +38,7 @@ def test_an_ended_job_is_deleted_whole_and_one_whose_name_begins_the_same_is_not
     assert forgotten(job) == 0
     assert stored.left() == ["/p/j10/spec"]
     assert capsys.readouterr().out == (
-        "Job j1 is forgotten: 2 events, generation, go, incarnation, spec, verdict (7 keys). "
-        "Its logs and checkpoints stay.\n"
+        "Deleted the record of job j1: 7 keys in etcd (2 events). Its logs and checkpoints stay.\n"
     )
 
 
