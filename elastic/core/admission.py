@@ -152,8 +152,8 @@ def unreadable(it: Applicant) -> AdmissionPlan | None:
     """A document that every node needs cannot be read: refuse a new node; a node that was in the job waits."""
     spec, incarnation = it.keys.spec, it.keys.incarnation
     fixes = {
-        spec: f"the job's spec in the store ({spec}) cannot be read; delete that key",
-        incarnation: f"the key {incarnation} cannot be read; delete everything of this job",
+        spec: f"the job's spec in etcd cannot be read; delete it: etcdctl del {spec}",
+        incarnation: f"the key {incarnation} cannot be read; delete the job's record (elastic-ctl forget)",
     }
     key = next((key for key in fixes if key in it.view.damaged), None)
     if key is None:
@@ -167,7 +167,7 @@ def name_taken(it: Applicant) -> AdmissionPlan | None:
     """A key with a new node's name exists: wait until its lease ends; refuse the node if the key cannot be read."""
     key = it.keys.member(it.me.node)
     if it.fresh and key in it.view.damaged:
-        return AdmissionPlan(refusal=f"this node's own key {key} cannot be read; delete it")
+        return AdmissionPlan(refusal=f"this node's own key in etcd cannot be read; delete it: etcdctl del {key}")
     if it.fresh and it.me.node in it.view.members:
         return AdmissionPlan(lines=(f"another node is registered as {it.me.node}; waiting for its lease to end",))
     return None
@@ -281,12 +281,13 @@ def other_hosts(it: Applicant) -> str:
     theirs, ours, job = it.stored.ips, it.own.ips, it.keys.job_id
     if ours and not theirs:
         fix = "leave it out here, or give another --job-id"
-        return f"this node has --ips {_words(ours)}, and job {job} was begun without --ips; {fix}"
+        return f"this node has --ips {_words(ours)}, and job {job} was started without --ips; {fix}"
     if ours and theirs != ours:
         fix = "use the same list in the same order on every node"
         return f"--ips of this node is {_words(ours)}, that of job {job} is {_words(theirs)}; {fix}"
     if theirs and it.me.member.host not in theirs:
-        return f"this node is {it.me.member.host}, which is not in --ips of job {job}: {_words(theirs)}"
+        fix = "add it to --ips on every node, or choose this node's entry with --host"
+        return f"this node is {it.me.member.host}, which is not in --ips of job {job} ({_words(theirs)}); {fix}"
     return ""
 
 

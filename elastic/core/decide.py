@@ -34,6 +34,8 @@ from elastic.core.ps.model import PsJobSpec
 from elastic.core.text import schemas_text
 from elastic.core.view import StoreView
 
+RESTORE: Final = "restore it from a backup, or end the agents and delete the job's record (elastic-ctl forget)"
+
 
 class Kind(StrEnum):
     """The kind of job whose rules apply."""
@@ -86,9 +88,9 @@ def ended(view: StoreView) -> WaitDecision | None:
 def unreadable(view: StoreView) -> WaitDecision | None:
     """A document cannot be read, or all have another schema: wait until a person has repaired it."""
     if view.schema is not None:
-        return WaitDecision(Reason.UNREADABLE, f"the spec {schemas_text(view.schema, 'agent')}; restore it")
+        return WaitDecision(Reason.UNREADABLE, f"the spec {schemas_text(view.schema, 'agent')}; {RESTORE}")
     if view.unreadable:
-        return WaitDecision(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; restore it")
+        return WaitDecision(Reason.UNREADABLE, f"{view.unreadable[0]} cannot be read; {RESTORE}")
     return None
 
 
@@ -96,7 +98,7 @@ def no_incarnation(view: StoreView) -> WaitDecision | None:
     """The incarnation of a job that has begun was deleted: wait until a person has restored it."""
     if view.incarnation is not None or (view.spec is None and view.generation is None):
         return None
-    return WaitDecision(Reason.NO_INCARNATION, "the key incarnation of this job was deleted; restore it")
+    return WaitDecision(Reason.NO_INCARNATION, f"the key incarnation of this job was deleted; {RESTORE}")
 
 
 def no_spec(view: StoreView) -> WaitDecision | None:

@@ -96,6 +96,6 @@ def cannot_reach(nodes: Sequence[str], spec: JobSpec, *, can: bool) -> str:
 
 
 def not_reached_by(names: Sequence[str]) -> str:
-    """Say which hosts cannot reach another one: "a and b do not reach it"."""
+    """Say which hosts cannot reach another one: "a and b cannot connect to it"."""
     text = shortened(names, NAMED_MAX) if len(names) > NAMED_MAX else joined(names)
-    return f"{text} {'does' if len(names) == 1 else 'do'} not reach it"
+    return f"{text} cannot connect to it"

@@ -110,10 +110,11 @@ def failure_text(nodes: Iterable[str], outcomes: Mapping[str, Outcome], generati
 
 
 def _split_text(outcomes: Iterable[Outcome], generation: Generation) -> str:
-    """Say which hosts cannot reach which: "the network is split: a does not reach b"."""
+    """Say which hosts cannot reach which: "the network is split: a cannot connect to b"."""
     hosts = {member.node: member.host for member in generation.members}
     found = [
-        f"{one.host} does not reach {join_names(hosts.get(node, node) for node in one.unreached)}" for one in outcomes
+        f"{one.host} cannot connect to {join_names(hosts.get(node, node) for node in one.unreached)}"
+        for one in outcomes
     ]
     return f"{SPLIT}: {'; '.join(found[:SPLIT_NAMED_MAX])}"
 

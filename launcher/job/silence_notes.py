@@ -31,8 +31,7 @@ def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Map
             eviction = of_host[node.host]
             minutes = rounded_up(eviction.counts_in_s, 60)
             notes[node.node] = (
-                f"{eviction.node} on this host was evicted; "
-                f"for {minutes} min a silent node on it is lost only when its lease ends"
+                f"{eviction.node} on this host was evicted; for {minutes} min, nodes on it are not evicted for silence"
             )
     return notes
 

@@ -78,8 +78,8 @@ async def left_out(on: Ground, who: int, *, kept_out_s: int) -> None:
     assert {on.job.node_of(worker).name for worker in smaller} == {node.name for node in others}
     host, names = on.host(alone).address, " and ".join(on.host(node).address for node in others)
     for node in others:
-        await node.says(rf"2 nodes, .*: {host} is quarantined for {kept_out_s} s: {names} do not reach it")
-    await alone.says(rf"quarantined until .*: {names} do not reach it; it rejoins automatically")
+        await node.says(rf"2 nodes, .*: {host} is quarantined for {kept_out_s} s: {names} cannot connect to it")
+    await alone.says(rf"quarantined until .*: {names} cannot connect to it; it rejoins automatically")
     await others[0].says(rf"does not count against --max-restarts: {host} is quarantined")
     if kept_out_s > LINK_ENDS_S:  # Then the proposer knows that the way is closed, and does not take it back.
         await asyncio.sleep(kept_out_s + 1.0)
@@ -97,7 +97,9 @@ async def test_two_that_do_not_reach_each_other_lose_the_later_one_and_the_first
     await wait(world)
     smaller = await on.job.newest_world(2)
     assert [on.job.node_of(worker) for worker in smaller] == [first, second]
-    await first.says(rf"{on.host(third).address} is quarantined for 1 s: {on.host(second).address} does not reach it")
+    await first.says(
+        rf"{on.host(third).address} is quarantined for 1 s: {on.host(second).address} cannot connect to it"
+    )
     assert not said([first], "cannot be reached from this node; if")
 
 

@@ -33,7 +33,7 @@ async def test_a_firewall_that_resets_costs_one_restart_and_then_only_leases_cou
     await on.until_linked(first, rejected)
 
     await on.reject(rejected, [first, second])
-    await first.says(f"{rejected.id} is there again.*from now on only the leases of {host} count")
+    await first.says(f"{rejected.id} registered again.*failures on {host} are detected only when leases end")
     world = await on.job.newest_world(3)
     assert rejected.id in {worker.node for worker in world}
     restarts = world[0].generation

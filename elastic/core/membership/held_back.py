@@ -33,14 +33,10 @@ def held_back(s: Situation) -> list[HeldBack]:
             text = f"{host} may join in {COUNTED}: until then workers of the evicted node {evicted[host]} may run there"
             clauses[host] = HeldBack(text, free_at)
         elif host in unsteady and steady_at < INFINITY:
-            text = (
-                f"{host} may join when it has been heard for {COUNTED} more, because {evicted[host]} was evicted there"
-            )
+            text = f"{host} may join after {COUNTED} more of heartbeats, because {evicted[host]} was evicted there"
             clauses[host] = HeldBack(text, steady_at)
         elif host in unsteady:
-            text = (
-                f"{host} may join when it has been heard for {STEADY_S:g} s, because {evicted[host]} was evicted there"
-            )
+            text = f"{host} may join after {STEADY_S:g} s of heartbeats, because {evicted[host]} was evicted there"
             clauses[host] = HeldBack(text, None)
     return list(clauses.values())
 

@@ -60,7 +60,7 @@ async def test_a_host_that_the_jobs_list_does_not_name_is_refused_with_the_list(
     first = await job.node("--ips", f"{FIRST},{SECOND}", "--host", FIRST)
     await first.says("joined")
     other = await job.node("--host", THIRD, "--np", "2")
-    await other.says(f"this node is {THIRD}, which is not in --ips of job {job.job_id}: {FIRST},{SECOND}")
+    await other.says(f"this node is {THIRD}, which is not in --ips of job {job.job_id} .{FIRST},{SECOND}.; add it")
     assert await other.exits() == 3
     second = await job.node("--host", SECOND, "--np", "2")
     await second.says(f"this node uses the job's settings: --ips is {FIRST},{SECOND} there, none here")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic.core.agent.state import PendingDrain, Phase
+from elastic.core.decide import RESTORE
 from elastic.core.membership.decision import ConcludeJob, Decision, Reason, WaitDecision
 from elastic.core.model import FinalStatus
 from elastic.core.text import COUNTED
@@ -316,7 +317,7 @@ def test_a_node_says_what_stands_in_the_documents_without_being_told(
 
     async def main() -> None:
         running = asyncio.create_task(said.reporter.run())
-        assert await said.next() == "the key incarnation of this job was deleted; restore it"
+        assert await said.next() == f"the key incarnation of this job was deleted; {RESTORE}"
         running.cancel()
 
     asyncio.run(main())

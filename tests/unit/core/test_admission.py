@@ -449,7 +449,7 @@ def test_another_list_or_order_of_hosts_is_refused_with_both(ips: tuple[str, ...
 
 def test_a_list_is_refused_by_a_job_that_has_none() -> None:
     assert plan(a_job("a"), me(ips=("h", "i")), True).refusal == (
-        f"this node has --ips h,i, and job {KEYS.job_id} was begun without --ips; leave it out here, or give another "
+        f"this node has --ips h,i, and job {KEYS.job_id} was started without --ips; leave it out here, or give another "
         "--job-id"
     )
 
@@ -457,7 +457,10 @@ def test_a_list_is_refused_by_a_job_that_has_none() -> None:
 def test_a_host_that_the_jobs_list_does_not_name_is_refused_with_the_list() -> None:
     spec = msgspec.structs.replace(STORED, ips=("i", "j"))
     refusal = plan(a_job("a", spec=spec), me(), True).refusal
-    assert refusal == f"this node is h, which is not in --ips of job {KEYS.job_id}: i,j"
+    assert refusal == (
+        f"this node is h, which is not in --ips of job {KEYS.job_id} (i,j); add it to --ips on every node, or choose "
+        "this node's entry with --host"
+    )
 
 
 def test_a_node_without_a_list_whose_host_is_named_follows_the_job() -> None:

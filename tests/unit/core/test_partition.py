@@ -80,9 +80,9 @@ def test_what_is_said_of_oneself_or_of_others_than_these_nodes_does_not_count() 
 
 
 def test_many_that_do_not_reach_a_machine_are_counted() -> None:
-    assert not_reached_by(["a"]) == "a does not reach it"
-    assert not_reached_by(["a", "b", "c"]) == "a, b and c do not reach it"
-    assert not_reached_by([*"abcdefg"]) == "a, b, c, d and 3 more do not reach it"
+    assert not_reached_by(["a"]) == "a cannot connect to it"
+    assert not_reached_by(["a", "b", "c"]) == "a, b and c cannot connect to it"
+    assert not_reached_by([*"abcdefg"]) == "a, b, c, d and 3 more cannot connect to it"
 
 
 # --- the gate -----------------------------------------------------------------------------------------------------
@@ -112,10 +112,10 @@ def running(np: str = "1:4", nodes: str = "a b c d", **spec: Any) -> Job:
 
 def test_the_next_world_starts_without_the_machine_and_says_who_does_not_reach_it() -> None:
     job = running()
-    assert split(job, "a", a="d", b="d", d="abc").reason == f"{SPLIT}: host-a does not reach host-d"
+    assert split(job, "a", a="d", b="d", d="abc").reason == f"{SPLIT}: host-a cannot connect to host-d"
     form = job.form(2.0, Reason.QUARANTINED)
     assert nodes_of(form) == ["a", "b", "c"]
-    assert form.reason == "host-d is quarantined for 60 s: host-a, host-b and host-c do not reach it"
+    assert form.reason == "host-d is quarantined for 60 s: host-a, host-b and host-c cannot connect to it"
     opened = job.open(2.0)
     assert opened.go.note == "does not count against --max-restarts: host-d is quarantined"
     assert (opened.go.budget.charged, opened.go.budget.consecutive_failures, opened.go.budget.machine_faults) == (
@@ -409,7 +409,7 @@ def left_out(np: str, *, left_s: float) -> Bench:
     """Node b is registered, and generation 2 runs without it: the others did not reach its host."""
     bench = Bench("b", np, after="a")
     budget = Budget(
-        hosts=(Quarantine("host-b", times=1, g=1, left_s=left_s, words="a does not reach it", unreachable=True),)
+        hosts=(Quarantine("host-b", times=1, g=1, left_s=left_s, words="a cannot connect to it", unreachable=True),)
     )
     bench.shelf.put(KEYS.go, Go(g=2, master="host-a:7000", budget=budget))
     bench.world(2, "a c", why=ChangeReason.QUARANTINED)
@@ -417,8 +417,8 @@ def left_out(np: str, *, left_s: float) -> Bench:
 
 
 def test_a_node_that_is_left_out_is_told_until_when_and_that_the_way_must_be_open() -> None:
-    assert left_out("1:3", left_s=60.0).lines[-1].endswith(" UTC: a does not reach it; it rejoins automatically")
-    told = "quarantined until it can be reached: a does not reach it; it rejoins automatically"
+    assert left_out("1:3", left_s=60.0).lines[-1].endswith(" UTC: a cannot connect to it; it rejoins automatically")
+    told = "quarantined until it can be reached: a cannot connect to it; it rejoins automatically"
     assert left_out("1:3", left_s=0.0).lines[-1] == told
     assert left_out("1:2", left_s=0.0).lines[-1].startswith("spare: "), "there is no room for it in any case"
 

@@ -273,7 +273,7 @@ def ends(*failing: str) -> list[Outcome]:
 
 
 def test_that_others_did_not_reach_a_host_is_no_failure_of_its_workers() -> None:
-    back = Quarantine("h1", times=1, g=1, words="h2 does not reach it", unreachable=True)
+    back = Quarantine("h1", times=1, g=1, words="h2 cannot connect to it", unreachable=True)
     first = blame([back], ends("h1"))
     assert first.suspects == ()
     assert first.hosts == (Quarantine("h1", failures=1, g=1, words="exit code 1"),)
@@ -281,7 +281,7 @@ def test_that_others_did_not_reach_a_host_is_no_failure_of_its_workers() -> None
 
 
 def test_a_host_that_others_do_not_reach_stays_quarantined_whoever_fails_meanwhile() -> None:
-    out = Quarantine("h1", times=1, g=1, left_s=40.0, words="h2 does not reach it", unreachable=True)
+    out = Quarantine("h1", times=1, g=1, left_s=40.0, words="h2 cannot connect to it", unreachable=True)
     both = blame([out], ends("h1", "h2"))
     assert both.suspects == ()
     assert next(one for one in both.hosts if one.host == "h1") == msgspec.structs.replace(out, failures=1)

@@ -45,7 +45,7 @@ def test_the_snapshot_of_the_leader_takes_precedence_where_others_know_of_a_node
 
 def test_a_node_on_an_evicted_host_is_noted_with_the_minutes_for_which_only_its_lease_counts() -> None:
     told = {"b-1": says("b-1", evicted={"c": ("c-0", 481.0)})}
-    words = "c-0 on this host was evicted; for 9 min a silent node on it is lost only when its lease ends"
+    words = "c-0 on this host was evicted; for 9 min, nodes on it are not evicted for silence"
     assert silence_notes(job("a-1", "b-1", "c-1"), told) == {"c-1": words}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from elastic.core.decide import RESTORE
 from elastic.core.keys import JobKeys
 from elastic.core.kv import KeyValue
 from elastic.core.model import (
@@ -183,7 +184,7 @@ def test_when_a_node_joins_a_running_job_is_not_guessed(why: ChangeReason, join_
 
 
 def test_a_host_that_others_do_not_reach_is_not_said_to_join() -> None:
-    out = Quarantine("c", times=1, g=2, words="a does not reach it", unreachable=True)
+    out = Quarantine("c", times=1, g=2, words="a cannot connect to it", unreachable=True)
     listens = [msgspec.structs.replace(member(node), link=9000) for node in ("a-1", "b-1", "c-1")]
     shown = view(*listens, newest=generation(3, "a-1", "b-1", why=ChangeReason.QUARANTINED))
     go = Go(g=3, master="a:7000", budget=Budget(hosts=(out,)))
@@ -271,7 +272,7 @@ def test_a_document_that_cannot_be_read_is_named() -> None:
     )
     read = ViewReader(keys).read({entry.key: entry for entry in entries}, 9, complete=True)
     lines = head_lines(describe(read, "j"), 0.0)
-    assert "Leader a-1: /elastic/j/spec cannot be read; restore it" in lines
+    assert f"Leader a-1: /elastic/j/spec cannot be read; {RESTORE}" in lines
     assert f"Cannot parse etcd key: {keys.member('b-1')}" in lines
 
 
@@ -348,11 +349,11 @@ def test_a_node_whose_host_is_kept_out_is_shown_with_the_reason_and_the_longest_
 
 
 def test_a_host_that_others_do_not_reach_is_kept_out_for_longer_than_its_time_if_the_way_is_not_open() -> None:
-    out = Quarantine("c", times=1, g=4, left_s=60.0, words="a does not reach it", unreachable=True)
+    out = Quarantine("c", times=1, g=4, left_s=60.0, words="a cannot connect to it", unreachable=True)
     for left_s, until in ((60.0, "for 60 s (or less) and until it can be reached"), (0.0, "until it can be reached")):
         budget = Budget(hosts=(msgspec.structs.replace(out, left_s=left_s),))
         newest = msgspec.structs.replace(generation(5, "a-1", "b-1", why=ChangeReason.QUARANTINED), budget=budget)
         status = describe(view("a-1", "b-1", "c-1", newest=newest), "j")
-        why = f"{until}: a does not reach it; it rejoins automatically"
+        why = f"{until}: a cannot connect to it; it rejoins automatically"
         assert cells(status.nodes[2], None) == ("-", "c-1", "c", "-", "quarantined", "-", "-", "-", why)
         assert "c-1 joins" not in status.now

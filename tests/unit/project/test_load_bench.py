@@ -43,7 +43,7 @@ def test_a_page_without_one_of_the_counters_proves_nothing() -> None:
 
 
 def test_evictions_are_counted_for_each_host() -> None:
-    line = "[elastic-launch] {} (host {}) has sent nothing for 1.3 s, and n1 and n2 do not reach it: evicted\n"
+    line = "[elastic-launch] {} (host {}) has sent nothing for 1.3 s, and n1 and n2 cannot connect to it: evicted\n"
     cleared = "[elastic-launch] n3 (host h3) is alive: n1 reached it\n"
     outputs = [line.format("n3", "h3") + line.format("n2", "h2") + cleared, line.format("n3", "h3")]
     assert evicted_hosts(outputs) == {"h3": 2, "h2": 1}

@@ -72,8 +72,9 @@ def distrust_hosts(agent: AgentState, event: ViewChanged) -> None:
             continue
         host = stored.value.host
         agent.memory = replace(agent.memory, distrusted=agent.memory.distrusted | {host})
-        text = f"{node} is there again, although its connection had shown that its process was gone (a firewall?); "
-        agent.act(LogLine(f"{text}from now on only the leases of {host} count", warn=True))
+        text = f"{node} registered again, although its connection was closed as if its process had exited"
+        follows = f"from now on, failures on {host} are detected only when leases end"
+        agent.act(LogLine(f"{text} (does a firewall close connections?); {follows}", warn=True))
 
 
 def is_proven_dead(agent: AgentState, node: str, create_revision: int) -> bool:

@@ -28,7 +28,7 @@ def on_view(agent: AgentState, event: ViewChanged) -> None:
         if now.returned and not before.returned:
             left_s = now.silence_counts_at - agent.now
             time = duration_in_words(60 * rounded_up(left_s, 60))
-            follows = f"; for {time} a silent node on {now.host} is lost only when its lease ends" if left_s > 0 else ""
+            follows = f"; for {time}, nodes on {now.host} are not evicted for silence" if left_s > 0 else ""
             agent.act(LogLine(f"{now.node} has registered again{follows}"))
 
 
@@ -104,6 +104,6 @@ def on_evicted(agent: AgentState, event: TransactionAnswered) -> None:
     if not event.succeeded:
         return
     agent.act(NoteSilence(SilenceStep.EVICTED, node, host, pending.silent_s, by))
-    also = f", and {join_names(by)} {'do' if len(by) > 1 else 'does'} not reach it" if by else ""
+    also = f", and {join_names(by)} cannot connect to it" if by else ""
     agent.act(LogLine(f"{node} (host {host}) has sent nothing for {pending.silent_s:.1f} s{also}: evicted"))
     agent.act(RevokeLease(pending.lease))

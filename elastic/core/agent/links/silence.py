@@ -107,7 +107,7 @@ def on_silence_changed(agent: AgentState, event: SilenceChanged) -> None:
     )
     for node in sorted(silence.trials.keys() & event.heard):
         if not silence.trials[node].reached_by:
-            _report_cleared(agent, node, f"{_named(agent, node)} is heard again", ())
+            _report_cleared(agent, node, f"{_named(agent, node)} sends heartbeats again", ())
     silence.peers, silence.held_up_at = event.peers, event.held_up_at
     silence.trials = {node: trial for node, trial in silence.trials.items() if node in event.peers}
     if again:

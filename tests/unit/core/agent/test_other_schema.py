@@ -6,6 +6,7 @@ import pytest
 
 from elastic.core.agent.actions import LogLine, StartWorkers, StopWorkers
 from elastic.core.agent.state import Phase
+from elastic.core.decide import RESTORE
 from elastic.core.kv import Put
 from elastic.core.membership.decision import Reason
 from elastic.core.model import SCHEMA
@@ -63,7 +64,7 @@ def test_the_leader_proposes_nothing_until_the_spec_is_restored(restored: bool) 
     assert decision is not None
     assert (decision.code, decision.reason) == (
         Reason.UNREADABLE,
-        f"the spec has schema 99, and this agent has schema {SCHEMA}; restore it",
+        f"the spec has schema 99, and this agent has schema {SCHEMA}; {RESTORE}",
     )
     bench.shelf.delete(KEYS.member("b"))
     overwritten(bench, encode(bench.spec) if restored else OTHER)

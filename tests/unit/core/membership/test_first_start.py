@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from elastic.core.decide import decide
+from elastic.core.decide import RESTORE, decide
 from elastic.core.membership.decision import Reason, WaitDecision
 from elastic.core.membership.memory import LINK_PATIENCE_S, DecisionMemory
 from elastic.core.model import Budget, ChangeReason, FinalStatus
@@ -32,7 +32,7 @@ def test_a_job_document_that_cannot_be_read_stops_the_proposer_and_is_named() ->
     job.join("a")
     job.view = replace(job.view, unreadable=("/elastic/j/generation",), damaged=("/elastic/j/generation",))
     wait = job.wait(0, Reason.UNREADABLE)
-    assert wait.reason == "/elastic/j/generation cannot be read; restore it"
+    assert wait.reason == f"/elastic/j/generation cannot be read; {RESTORE}"
     assert wait.until is None
 
 

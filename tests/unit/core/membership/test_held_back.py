@@ -49,7 +49,7 @@ def test_the_evicted_node_is_told_for_how_long_it_must_be_heard() -> None:
     heard(job, "c", 20.0)
     wait = job.wait(20.5, Reason.TRAINING)
     assert wait.reason == (
-        "training with 2 nodes, 1 spare; h3 may join when it has been heard for 2 s more, because c was evicted there"
+        "training with 2 nodes, 1 spare; h3 may join after 2 s more of heartbeats, because c was evicted there"
     )
     assert wait.ends == (20.0 + STEADY_S,)
     job.form(20.0 + STEADY_S, Reason.SCALED_UP, Reason.SCALE_UP_SETTLING)
@@ -60,7 +60,7 @@ def test_a_node_that_is_not_heard_is_told_so_without_a_time() -> None:
     job.join("c", host="h3")
     job.wait(20.0, Reason.TRAINING)
     wait = job.wait(20.0 + LINK_PATIENCE_S, Reason.TRAINING)
-    assert wait.reason.endswith("; h3 may join when it has been heard for 2 s, because c was evicted there")
+    assert wait.reason.endswith("; h3 may join after 2 s of heartbeats, because c was evicted there")
     assert wait.ends == ()
 
 
@@ -85,7 +85,7 @@ def test_the_time_of_a_host_that_is_quarantined_comes_before_that_of_one_that_is
     heard(job, "c", 20.0)
     job.spent(Budget(hosts=(Quarantine("h4", times=1, g=1, left_s=40.0),)))
     wait = job.wait(20.5, Reason.TRAINING)
-    assert "h4 is quarantined for 40 s more; h3 may join when it has been heard for 2 s more" in wait.reason
+    assert "h4 is quarantined for 40 s more; h3 may join after 2 s more of heartbeats" in wait.reason
     assert wait.ends == (60.5, 20.0 + STEADY_S)
 
 

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from elastic.core.decide import decide
+from elastic.core.decide import RESTORE, decide
 from elastic.core.kv import Compare, Delete, KeyRange, Put
 from elastic.core.membership.decision import DecisionPolicy, FormGeneration, Reason, WaitDecision
 from elastic.core.membership.memory import DecisionMemory
@@ -216,4 +216,4 @@ def test_nothing_is_decided_while_a_cluster_spec_cannot_be_read() -> None:
     shelf.core.txn((), (Put(KEYS.cluster_spec, b"{}"),))
     decision, _ = decide(shelf.view, DecisionMemory(), DecisionPolicy("a"), 0.0)
     assert isinstance(decision, WaitDecision)
-    assert decision.reason == f"{KEYS.cluster_spec} cannot be read; restore it"
+    assert decision.reason == f"{KEYS.cluster_spec} cannot be read; {RESTORE}"

@@ -63,7 +63,7 @@ def test_a_member_that_nobody_reaches_is_evicted_and_the_others_go_on() -> None:
     (note,) = [note for note in bench.every(NoteSilence) if note.step is SilenceStep.EVICTED]
     assert (note.node, note.host, note.by) == ("b", "host-b", ("c",))
     assert note.silent_s == pytest.approx(1.3)
-    said = "b (host host-b) has sent nothing for 1.3 s, and c does not reach it: evicted"
+    said = "b (host host-b) has sent nothing for 1.3 s, and c cannot connect to it: evicted"
     assert said in bench.lines
 
 
@@ -439,7 +439,7 @@ def test_the_leader_says_once_what_follows_for_the_host_of_an_evicted_node_that_
     bench.others("b", link=LINK)
     bench.others("d", link=LINK)
     said = [line for line in bench.lines if "has registered again" in line]
-    assert said == ["b has registered again; for 60 min a silent node on host-b is lost only when its lease ends"]
+    assert said == ["b has registered again; for 60 min, nodes on host-b are not evicted for silence"]
     assert bench.facts.memory.evictions[0].returned
 
 
