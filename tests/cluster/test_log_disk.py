@@ -207,6 +207,6 @@ def test_a_folder_that_does_not_answer_at_the_start_is_one_line_and_exit_code_2(
             node = await job.node("--np", "1", "--log-dir", str(disk.path / "log"))
             assert await node.exits() == 2
         (line,) = node.lines
-        assert re.search(r"--log-dir \S+ has not responded for 10 s .*; repair it, or choose another folder", line)
+        assert re.search(r"--log-dir \S+ has not responded for 10 s .*; repair it, or choose another directory", line)
 
     play(story)

@@ -144,9 +144,8 @@ def _last_location_text(view: StoreView, role: Role, index: int) -> str:
     location = process_location.locate(view, role, index)
     if location is None:
         return process_location.why_absent(view, role, index)
-    return (
-        f"the log of {process_name(role, index)} is {log_name(role, index)} in the log folder of host {location.host}"
-    )
+    name = process_name(role, index)
+    return f"the log of {name} is {log_name(role, index)} in the log directory of host {location.host}"
 
 
 COMMAND: Final = Subcommand(
