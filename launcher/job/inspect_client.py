@@ -26,6 +26,7 @@ from launcher.net.endpoints import join_host_port
 from launcher.net.line_socket import watch_by_kernel
 from launcher.peers.authentication import authenticate_listener, read_line
 from launcher.peers.reachability import reason
+from launcher.text.failure_report import HOW_ENDED
 from launcher.wire.inspect_messages import (
     InspectAnswer,
     InspectRefusal,
@@ -159,7 +160,7 @@ async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> Abstract
     if why := process_location.elsewhere(view):
         raise InspectError(why)
     if view.verdict is not None:
-        raise InspectError(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
+        raise InspectError(f"the job {HOW_ENDED[view.verdict.value.status]}: no worker runs, and {ended}")
     location = process_location.locate(view, role, index)
     if location is None:
         raise InspectError(process_location.why_absent(view, role, index))

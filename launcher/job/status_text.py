@@ -91,7 +91,7 @@ def _progress(window: NodeSnapshot) -> tuple[str, str]:
 
 
 def _note(node: NodeStatus, window: NodeSnapshot) -> str:
-    if window.state == "loading torch":
+    if window.state == "importing torch":
         return window.state
     if node.state is NodeState.RUNNING:
         told = [worker for worker in window.workers if worker.state in _TOLD]

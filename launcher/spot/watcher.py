@@ -1,4 +1,4 @@
-"""Watches for the interruption notice of this machine, independently of everything else that the agent does.
+"""Watches for the preemption notice of this machine, independently of everything else that the agent does.
 
 It can only request a drain, log a message, or keep a node that has not joined from joining. A metadata server that is
 unavailable or slow changes nothing.
@@ -82,7 +82,7 @@ class SpotWatch:
         if provider == "none":
             return
         where = endpoint(provider, self._environ)
-        self._agent_log.debug(f"watching {where} for an interruption notice of this machine (--spot {provider})")
+        self._agent_log.debug(f"watching {where} for a preemption notice of this machine (--spot {provider})")
         self._unheard.update(WATCHES[provider])
         async with asyncio.TaskGroup() as group:
             for watch in WATCHES[provider]:
@@ -177,9 +177,9 @@ class SpotWatch:
         (self._troubled.add if trouble else self._troubled.discard)(watch)
         tell = self._agent_log.debug if self._spot == "auto" else self._agent_log.warning
         if trouble and not before:
-            tell(f"cannot read interruption notices from {where} ({trouble}); retrying; training continues")
+            tell(f"cannot read preemption notices from {where} ({trouble}); retrying; training continues")
         elif before and not self._troubled:
-            tell(f"{where} answers again: interruption notices can be read")
+            tell(f"{where} answers again: preemption notices can be read")
 
 
 async def _answer(where: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse:

@@ -135,14 +135,14 @@ def _loss(first: WorkerSnapshot | None, points: Sequence[CurvePoint]) -> dict[st
 
 
 def _state(status: JobStatus, story: JobReport) -> str:
-    """One of waiting, starting, recovering, paused, training."""
+    """One of waiting, starting, recovering, downtime, training."""
     if status.generation is None:
         return "waiting"
     pause = story.pauses[-1] if story.pauses and story.pauses[-1].open else None
     if status.go and pause is None:
         return "training"
     if status.go and pause is not None and pause.g > status.generation:
-        return "paused"  # The newest step is old, and no other generation is forming.
+        return "downtime"  # The newest step is old, and no other generation is forming.
     return "recovering" if len(story.generations) > 1 else "starting"
 
 

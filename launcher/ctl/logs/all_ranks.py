@@ -38,7 +38,7 @@ async def print_once(
     code = 0
     everything = processes(newest.view)
     if not everything:
-        raise InspectError("there is no worker yet: no generation has been made")
+        raise InspectError("there is no worker yet: no generation has formed")
     for role, index in everything:
         output = _output(role, index, raw=raw)
         try:

@@ -16,6 +16,7 @@ from launcher.job import process_location
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError
 from launcher.job.named_job import WHO, NamedJob
 from launcher.system.descriptors import write_stderr_line
+from launcher.text.failure_report import HOW_ENDED
 from launcher.wire.inspect_messages import LINES_MAX, LogEnd, LogPiece, LogQuestion, LogStart
 
 AGAIN_S: Final = 1.0
@@ -91,7 +92,7 @@ class LogFollower:
             location = process_location.locate(newest.view, self._role, self._index)
             if location is None or location.stamp < self._stamp or (location.stamp == self._stamp and self._offset < 0):
                 if (stored := newest.view.verdict) is not None:
-                    self._say(f"the job has {stored.value.status}: {stored.value.reason}")
+                    self._say(f"the job {HOW_ENDED[stored.value.status]}: {stored.value.reason}")
                     return 0
                 await self._wait(
                     process_location.why_absent(newest.view, self._role, self._index) if location is None else ""
