@@ -129,8 +129,8 @@ class _Share:
         return self._newest.view
 
     @property
-    def trouble(self) -> str:
-        return self._newest.trouble
+    def outage(self) -> str:
+        return self._newest.outage
 
     async def changes(self, limit_s: float | None = None) -> bool:
         try:

@@ -37,7 +37,7 @@ class ViewSource(Protocol):
         """The newest view."""
 
     @property
-    def trouble(self) -> str:
+    def outage(self) -> str:
         """Why etcd does not answer, "" while it does."""
 
     async def changes(self, limit_s: float | None = None) -> bool:
@@ -135,8 +135,8 @@ class LogFollower:
 
     async def _wait(self, why: str, limit_s: float | None = None) -> None:
         """Wait for a change in the store, and say once for what."""
-        trouble = self._newest.trouble
-        why = f"etcd does not answer ({trouble})" if trouble else why
+        outage = self._newest.outage
+        why = f"etcd does not answer ({outage})" if outage else why
         if why and why != self._waits:
             self._say(f"{why}; waiting")
         self._waits = why

@@ -2,7 +2,7 @@
 
 const setup = JSON.parse($("setup").textContent);
 const kept = JSON.parse($("data").textContent);
-const page = { absent: null, trouble: null };
+const page = { absent: null, outage: null };
 
 function tile(name, wide) {
   const value = el("dd"),
