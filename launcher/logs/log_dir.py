@@ -81,7 +81,7 @@ def _share_folder(path: Path, overwrite: bool, locks: contextlib.ExitStack) -> t
     except OSError as error:
         raise ConfigError(f"cannot open {lock} ({error.strerror}); change --log-dir or its owner") from error
     try:
-        note = _begin_anew(fd, path) if overwrite else ""
+        note = _delete_logs(fd, path) if overwrite else ""
         _share(fd, time.monotonic() + LOCK_LIMIT_S)
     except BlockingIOError as error:
         return refused, _unlocked(lock, error)
@@ -99,7 +99,7 @@ def _unlocked(lock: Path, error: OSError) -> str:
     )
 
 
-def _begin_anew(fd: int, path: Path) -> str:
+def _delete_logs(fd: int, path: Path) -> str:
     """Delete the logs, unless another agent writes there; return a message about that."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ const PARTS = [
   [["generations"], drawRecoveries],
   [["course", "pauses"], drawCharts],
   [["events"], drawEvents],
-  [["head"], offerOrders],
+  [["head"], offerActions],
 ];
 let heardAt = Date.now();
 
@@ -108,7 +108,7 @@ function start() {
   if (!setup.list) $("home").removeAttribute("href");
   say(
     $("foot"),
-    setup.orders && !token
+    setup.actions && !token
       ? "This page is read-only. To scale, drain or stop, open the full address that elastic-ctl ui printed."
       : "",
   );
