@@ -316,7 +316,7 @@ class ChannelServer:
 def _listen(path: str) -> socket.socket:
     if len(os.fsencode(path)) > PATH_MAX:
         raise ConfigError(
-            f"the workers' channel {path} has a path of more than {PATH_MAX} bytes; set TMPDIR to a shorter folder"
+            f"the workers' channel {path} has a path of more than {PATH_MAX} bytes; set TMPDIR to a shorter directory"
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
@@ -325,6 +325,6 @@ def _listen(path: str) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"the workers' channel {path} cannot be opened ({error.strerror}); set TMPDIR to another folder"
+            f"the workers' channel {path} cannot be opened ({error.strerror}); set TMPDIR to another directory"
         ) from error
     return listener

@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingA
 from elastic.integrations.transformers import ElasticTrainer
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--output_dir", default="hf_trainer", help="the Trainer's checkpoint-* folders")
+parser.add_argument("--output_dir", default="hf_trainer", help="the Trainer's checkpoint-* directories")
 parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--batch", type=int, default=24, help="samples per step over all ranks")
 parser.add_argument("--save_steps", type=int, default=100)

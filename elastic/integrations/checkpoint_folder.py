@@ -1,7 +1,7 @@
-"""A folder in which a framework keeps its checkpoints: each one complete or absent, and fenced by generation.
+"""A directory in which a framework keeps its checkpoints: each one complete or absent, and fenced by generation.
 
-The framework writes into a staging folder, which is renamed once all files are on the disk. Under elastic-launch
-rank 0 of each generation claims the folder (`elastic.train.checkpoint.fence`), and checkpoints that an older
+The framework writes into a staging directory, which is renamed once all files are on the disk. Under elastic-launch
+rank 0 of each generation claims the directory (`elastic.train.checkpoint.fence`), and checkpoints that an older
 generation publishes later are ignored. All methods are collectives.
 """
 
@@ -26,13 +26,13 @@ from elastic.train.process_group.topology import Topology, host
 META: Final = "elastic.json"
 """The file that marks a checkpoint as published by this module."""
 CLAIMS: Final = ".elastic"
-"""The folder of the claims. `--checkpoint-dir` may be the same folder, and has its claims elsewhere."""
+"""The directory of the claims. `--checkpoint-dir` may be the same directory, and has its claims elsewhere."""
 
 Result = TypeVar("Result")
 
 
 class FrameworkCheckpoint(NamedTuple):
-    """One checkpoint of a framework: the number of trained steps, and its folder."""
+    """One checkpoint of a framework: the number of trained steps, and its directory."""
 
     step: int
     folder: Path
@@ -50,15 +50,15 @@ _decode_newest = msgspec.json.Decoder(tuple[int, str] | None).decode
 
 
 class CheckpointFolder:
-    """The checkpoints of a framework in one folder, as one rank sees and writes them.
+    """The checkpoints of a framework in one directory, as one rank sees and writes them.
 
     Args:
-        folder: The folder of the framework's checkpoints. Every node must be able to read and write it.
+        folder: The directory of the framework's checkpoints. Every node must be able to read and write it.
         place: This rank's place. Every rank creates this object at the same point of the script.
-        setting: The name of the user's setting for the folder, for error messages: "output_dir".
+        setting: The name of the user's setting for the directory, for error messages: "output_dir".
 
     Raises:
-        CheckpointError: The folder is not writable, or belongs to a later generation; raised on all ranks.
+        CheckpointError: The directory is not writable, or belongs to a later generation; raised on all ranks.
     """
 
     def __init__(self, folder: str | os.PathLike[str], place: Topology, *, setting: str) -> None:
@@ -68,7 +68,7 @@ class CheckpointFolder:
         own = environment.read(os.environ)
         self._generation = own.generation
         self._mark = os.environ.get("ELASTIC_FENCE") or ""
-        self._together("claiming the folder of checkpoints", self._claim)
+        self._together("claiming the directory of checkpoints", self._claim)
 
     def newest(self) -> FrameworkCheckpoint | None:
         """Find the newest valid checkpoint that this module published; the same on all ranks."""
@@ -83,12 +83,12 @@ class CheckpointFolder:
         """Let every rank write its files of a checkpoint, and publish them.
 
         Args:
-            name: The name of the checkpoint's folder. An existing one is replaced.
+            name: The name of the checkpoint's directory. An existing one is replaced.
             step: The number of trained steps.
-            write: Writes into the staging folder that it is passed; it has that name and is the same on every rank.
+            write: Writes into the staging directory that it is passed; it has that name and is the same on every rank.
 
         Returns:
-            The checkpoint's folder.
+            The checkpoint's directory.
 
         Raises:
             CheckpointError: It could not be written; raised on all ranks. Earlier checkpoints stay intact.
@@ -140,7 +140,7 @@ class CheckpointFolder:
         return parent.name
 
     def _require_shared(self, staged: Path) -> None:
-        """Raise `CheckpointError` on all ranks if one of them does not see the folder that rank 0 created."""
+        """Raise `CheckpointError` on all ranks if one of them does not see the directory that rank 0 created."""
         sees = b"" if staged.is_dir() else f"{host()}:{self.folder}".encode()
         unseeing = sorted({message.decode() for message in byte_collectives.gather(sees, self._place.group) if message})
         if unseeing:
@@ -178,7 +178,7 @@ class CheckpointFolder:
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, str, _Meta]]:
-    """Return the published checkpoints of a folder: step, name and metadata."""
+    """Return the published checkpoints of a directory: step, name and metadata."""
     try:
         paths = list(folder.iterdir())
     except FileNotFoundError:
@@ -194,7 +194,7 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, str, _Meta]]:
 
 
 def _sync_all(folder: Path) -> None:
-    """Wait until the disk has every file below a folder."""
+    """Wait until the disk has every file below a directory."""
     for parent, _, files in os.walk(folder):
         for name in files:
             handle = os.open(Path(parent, name), os.O_RDONLY)

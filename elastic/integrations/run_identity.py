@@ -47,11 +47,11 @@ class RunIdentity:
         return f"{safe(self.job_id)[:NAME_MAX] or 'run'}-{digest}"
 
     def continues(self, recorded: RunIdentity) -> bool:
-        """Return whether a run recorded in the folder is continued by this one.
+        """Return whether a run recorded in the directory is continued by this one.
 
         A run with another number in the same incarnation is not: a user requested a new run with `--rerun`. A run of
         an older incarnation is: etcd lost its data, or the job was deleted from it, and training continues from the
-        checkpoints in this folder.
+        checkpoints in this directory.
         """
         return recorded.incarnation != self.incarnation or recorded.run == self.run
 

@@ -1,4 +1,4 @@
-"""Event files of TensorBoard: values of repeated steps in older files of a folder are dropped."""
+"""Event files of TensorBoard: values of repeated steps in older files of a directory are dropped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BEGINNING: Final = "events.out.tfevents."
 
 
 def has_events(folder: str) -> bool:
-    """Return whether an earlier generation has written to the folder."""
+    """Return whether an earlier generation has written to the directory."""
     return os.path.isdir(folder) and any(name.startswith(BEGINNING) for name in os.listdir(folder))
 
 
 def mark_resumed(writer: Any, first: int) -> None:
-    """Make TensorBoard drop the values of step `first` and later ones from older files of the folder.
+    """Make TensorBoard drop the values of step `first` and later ones from older files of the directory.
 
     TensorBoard reads files in the order of their names, which begin with the second of their creation. So this waits
     up to `CLOCK_WAIT_S` until the new file sorts last, and logs a warning if a clock is further behind.

@@ -66,10 +66,10 @@ def launch(
 
 
 def config(*arguments: Any, **flags: Any) -> None:
-    """Deprecated: use `elastic.launch`. The next release removes this name."""
+    """Deprecated: use `elastic.launch`. This name is removed in 0.2."""
     if not inside_worker():  # The workers would repeat the warning.
         warnings.warn(
-            "elastic.config is now elastic.launch, with the same arguments; the next release removes elastic.config",
+            "elastic.config is now elastic.launch, with the same arguments; the old name is removed in 0.2",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -52,7 +52,7 @@ class Mirror:
         store: Store,
         *,
         on_change: Callable[[Mirror], None],
-        on_trouble: Callable[[StoreError | None], None],
+        on_outage: Callable[[StoreError | None], None],
         relist_every_s: float = 30.0,
         random_source: random.Random | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class Mirror:
 
         `on_change` is called after each complete update: the first listing of the ranges, each batch of the watch that
         changed something (several together if they arrive faster than `PACE_S` allows), and each later listing.
-        `on_trouble` receives the error once when the store becomes unavailable, and None once when it is back.
+        `on_outage` receives the error once when the store becomes unavailable, and None once when it is back.
         """
         self.entries: Mapping[str, KeyValue] = MappingProxyType({})
         self.revision = 0
@@ -70,7 +70,7 @@ class Mirror:
         """Whether `entries` has all keys of the ranges that are followed now."""
         self._store = store
         self._on_change = on_change
-        self._on_trouble = on_trouble
+        self._on_outage = on_outage
         self._relist_every_s = relist_every_s
         self._random = random_source or random.Random()
         self._ranges: tuple[KeyRange, ...] = ()
@@ -87,7 +87,7 @@ class Mirror:
         self._pace_until = 0.0
         self._woken = asyncio.Event()
         """Set by `follow` and `refresh_soon`, and to get the second listing."""
-        self._in_trouble = False
+        self._in_outage = False
 
     def follow(self, ranges: Sequence[KeyRange]) -> None:
         """Follow these ranges and no others. Until they are listed, the entries stay as they are."""
@@ -114,7 +114,7 @@ class Mirror:
                 if asyncio.get_running_loop().time() < began + LASTED_S:
                     await self._pause()
             except StoreError as error:
-                self._trouble(error)
+                self._note_outage(error)
                 await self._pause()
 
     async def _pause(self) -> None:
@@ -177,7 +177,7 @@ class Mirror:
             return
         revision = min(listing.revision for listing in listings)
         self._listed_at = [(span, listing.revision) for span, listing in zip(ranges, listings, strict=True)]
-        self._trouble(None)
+        self._note_outage(None)
         self.listed = True
         self.listings += 1
         entries = {entry.key: entry for listing in listings for entry in listing.entries}
@@ -270,11 +270,11 @@ class Mirror:
         ended = clock()
         self._pace_until = ended + max(len(self.entries) * PACE_S, (ended - began) * PAUSES_PER_LOOK)
 
-    def _trouble(self, error: StoreError | None) -> None:
+    def _note_outage(self, error: StoreError | None) -> None:
         """Report once that the store has become unavailable, or that it is back."""
-        if self._in_trouble != (error is not None):
-            self._in_trouble = error is not None
-            self._on_trouble(error)
+        if self._in_outage != (error is not None):
+            self._in_outage = error is not None
+            self._on_outage(error)
 
 
 async def _next(batches: AsyncGenerator[WatchBatch, None]) -> WatchBatch:

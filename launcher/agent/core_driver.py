@@ -33,12 +33,6 @@ from launcher.system import limits
 from launcher.system.clock import boottime
 from launcher.text import failure_report
 
-VERDICT_WORDS = {
-    FinalStatus.COMPLETED: "the job has completed",
-    FinalStatus.FAILED: "the job has failed",
-    FinalStatus.STOPPED: "the job was stopped",
-}
-
 
 class EventQueue:
     """The events of one core, each with the time on `clock` at which it was enqueued. It has no limit."""
@@ -220,7 +214,7 @@ class CoreDriver:
             self._agent_log.report(failure_report.ended_lines(verdict, self.core.facts.keys.job_id, time.time()))
             return
         log = self._agent_log.info if verdict.status is FinalStatus.COMPLETED else self._agent_log.warning
-        log(f"{VERDICT_WORDS[verdict.status]}: {verdict.reason}")
+        log(f"the job {failure_report.HOW_ENDED[verdict.status]}: {verdict.reason}")
 
     def _cancel_wake(self) -> None:
         if self._wake is not None:

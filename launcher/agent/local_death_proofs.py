@@ -56,5 +56,5 @@ class DeathProver:
     def _is_proven_dead(self, node: str) -> bool:
         try:
             return node_lock.proven_dead(node_lock.lock_path(self._job_id, node))
-        except ConfigError:  # The folder of the locks was removed while this agent ran: no proof.
+        except ConfigError:  # The directory of the locks was removed while this agent ran: no proof.
             return False

@@ -78,7 +78,7 @@ def _evicted(facts: AgentState, now: float) -> tuple[EvictedHost, ...]:
 
 def _state(facts: AgentState) -> str:
     if not facts.registration.prepared and facts.phase is Phase.JOINING:
-        return "loading torch"
+        return "importing torch"
     if facts.leaving.drain is not None and facts.phase not in (Phase.LEAVING, Phase.ENDED):
         return truncate_text(f"draining ({facts.leaving.drain.reason})", WORDS_MAX)
     return "ready" if facts.phase is Phase.SPARE and facts.generation is None else WORDS[facts.phase]

@@ -1,4 +1,4 @@
-"""Reports the durations of each recovery in the log, the log folder and the store."""
+"""Reports the durations of each recovery in the log, the log directory and the store."""
 
 from __future__ import annotations
 

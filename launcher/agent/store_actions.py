@@ -90,7 +90,7 @@ class StoreActions:
         self._on_refresh_failed = on_refresh_failed
         self._reader = ViewReader(self._keys)
         self._prober = ProbeResponder(store, self._keys, self._node, agent_log)
-        self._mirror = Mirror(store, on_change=self._mirrored, on_trouble=lambda error: self._trouble("view", error))
+        self._mirror = Mirror(store, on_change=self._mirrored, on_outage=lambda error: self._note_outage("view", error))
         self._complete = False
         self._session: asyncio.Task[None] | None = None
         self._refresh_now = asyncio.Event()
@@ -98,7 +98,7 @@ class StoreActions:
         self._damaged: set[str] = set()
         self._let_in = False
         """Whether the store has ever accepted a request of this node."""
-        self._troubled: set[str] = set()
+        self._in_outage: set[str] = set()
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
@@ -157,14 +157,14 @@ class StoreActions:
             else:
                 self._agent_log.warning(f"ignoring etcd key {key}: cannot parse it; restore or delete it")
 
-    def _trouble(self, whose: str, error: StoreError | None) -> None:
+    def _note_outage(self, whose: str, error: StoreError | None) -> None:
         """Log once that etcd is unavailable, and once that it is back; the lease or the view detects it first."""
-        before = bool(self._troubled)
-        (self._troubled.discard if error is None else self._troubled.add)(whose)
+        before = bool(self._in_outage)
+        (self._in_outage.discard if error is None else self._in_outage.add)(whose)
         if error is not None and not before:
             what = next((words for kind, words in AWAY.items() if isinstance(error, kind)), "does not answer")
             self._agent_log.info(f"etcd {what} ({error}); workers continue while their lease is valid")
-        elif before and not self._troubled:
+        elif before and not self._in_outage:
             self._agent_log.info("etcd answers again")
 
     def _tolerate_denied(self, error: StoreError) -> None:
@@ -172,20 +172,20 @@ class StoreActions:
         if isinstance(error, StoreDenied):
             if not self._let_in:
                 raise error
-            self._trouble("right", error)
+            self._note_outage("right", error)
 
     def _session_event(self, lease: int, event: session.SessionEvent) -> None:
         match event:
             case session.KeepaliveSucceeded():
-                self._trouble("lease", None)
+                self._note_outage("lease", None)
                 self._put(agent_events.LeaseRefreshed(lease, event.ttl_s, event.sent_at, event.key_revision))
             case session.LeaseLost():
-                self._trouble("lease", None)
+                self._note_outage("lease", None)
                 self._agent_log.info(f"lost this node's lease: {event.reason}")
                 self._put(agent_events.SessionLost(lease, event.reason))
             case session.KeepaliveFailed():
                 self._on_refresh_failed(event.error)
-                self._trouble("lease", event.error)
+                self._note_outage("lease", event.error)
 
     async def _send(self, transaction: Transaction) -> None:
         try:
@@ -203,7 +203,7 @@ class StoreActions:
             self._put(agent_events.TransactionAnswered(transaction, False, self._store.revision_seen))
         else:
             self._let_in = True
-            self._trouble("right", None)
+            self._note_outage("right", None)
             self._agent_log.debug(f"{transaction.kind}: {'done' if result.succeeded else 'something has changed'}")
             self._put(agent_events.TransactionAnswered(transaction, result.succeeded, result.revision))
             if result.succeeded:

@@ -37,7 +37,7 @@ def explained(config: Config, named: Mapping[str, str], *, random_job_id: bool) 
     """The table of a config that went through `check`.
 
     `named` has the source of every flag that was given, by name (`argv.sources`). With `random_job_id` nothing names
-    the job, so that its name, and the folders that are named after it, differ from start to start.
+    the job, so that its name, and the directories that are named after it, differ from start to start.
     """
     groups = {"Script": _script(config)}
     for group in HELP_GROUPS:

@@ -61,21 +61,21 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
 async def _watch(store: Store, key_prefix: str, nothing: str, every_s: float, *, as_json: bool) -> int:
     """List the jobs every `every_s`. If etcd becomes unavailable, a line says so, and the jobs remain as last read."""
     before: list[JobLine] | None = None
-    trouble_before = ""
+    outage_before = ""
     with _Screen(drawn=sys.stdout.isatty() and not as_json) as screen:
         while True:
-            lines, trouble = before or [], ""
+            lines, outage = before or [], ""
             try:
                 lines = await jobs(store, key_prefix)
             except StoreError as error:
                 if before is None:
                     raise
-                trouble = f"etcd does not answer ({error}); this is the newest list"
+                outage = f"etcd does not answer ({error}); this is the newest list"
             if as_json:
                 _write_json(line for line in lines if line not in (before or []))
-            elif screen.drawn or (lines, trouble) != (before, trouble_before):
-                screen.show(lines, trouble if lines else trouble or nothing)
-            before, trouble_before = lines, trouble
+            elif screen.drawn or (lines, outage) != (before, outage_before):
+                screen.show(lines, outage if lines else outage or nothing)
+            before, outage_before = lines, outage
             await asyncio.sleep(every_s)
 
 

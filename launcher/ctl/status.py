@@ -80,15 +80,15 @@ async def _watch(job: NamedJob, every_s: float, *, as_json: bool) -> StoreView:
 
             with Live(console=Console(), auto_refresh=False) as live:
                 async for overview in _looks(job, newest, every_s):
-                    live.update(_render_rich(overview, newest.trouble), refresh=True)
+                    live.update(_render_rich(overview, newest.outage), refresh=True)
             return newest.view
         before = None
         async for overview in _looks(job, newest, every_s):
             if as_json:
                 _write_json(overview)
-            elif (now := _change_key(overview, newest.trouble)) != before:
+            elif (now := _change_key(overview, newest.outage)) != before:
                 at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-                write(([] if before is None else [""]) + [f"--- {at}", *_plain(overview, newest.trouble)])
+                write(([] if before is None else [""]) + [f"--- {at}", *_plain(overview, newest.outage)])
                 before = now
     return newest.view
 
@@ -104,32 +104,32 @@ async def _looks(job: NamedJob, newest: JobWatch, every_s: float) -> AsyncIterat
         await newest.changes(every_s - WATCH_S_MIN)
 
 
-def _change_key(found: JobOverview, trouble: str) -> object:
+def _change_key(found: JobOverview, outage: str) -> object:
     """Everything whose change is worth a new block in a file: not the steps, nor the passing of time."""
     told = [(node.node, node.state, node.note) for node in found.status.nodes]
     head = msgspec.structs.replace(found.status, nodes=(), saved=None)
-    return head, told, frozenset(found.unreachable), trouble
+    return head, told, frozenset(found.unreachable), outage
 
 
-def _header_lines(found: JobOverview, trouble: str) -> list[str]:
+def _header_lines(found: JobOverview, outage: str) -> list[str]:
     lines = status_text.head_lines(found.status, time.time())
-    return [*lines, f"etcd does not answer ({trouble}); this is its last known state"] if trouble else lines
+    return [*lines, f"etcd does not answer ({outage}); this is its last known state"] if outage else lines
 
 
-def _plain(found: JobOverview, trouble: str = "") -> list[str]:
+def _plain(found: JobOverview, outage: str = "") -> list[str]:
     """Return the lines in plain columns, for files and other programs."""
-    lines = _header_lines(found, trouble)
+    lines = _header_lines(found, outage)
     if found.status.nodes:
         lines += table.render_plain(status_text.COLUMNS, status_text.rows(found.status, found.snapshots))
     return lines + status_text.foot_lines(found.status, found.unreachable, found.snapshots)
 
 
-def _render_rich(overview: JobOverview, trouble: str = "") -> RenderableType:
+def _render_rich(overview: JobOverview, outage: str = "") -> RenderableType:
     """Return the lines for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(line) for line in _header_lines(overview, trouble)]
+    parts: list[RenderableType] = [Text(line) for line in _header_lines(overview, outage)]
     if overview.status.nodes:
         rows = status_text.rows(overview.status, overview.snapshots)
         styles = [STYLES.get(node.state, "") for node in overview.status.nodes]

@@ -22,7 +22,7 @@ from launcher.system import limits
 from launcher.system.descriptors import write_stderr_line
 
 LOOPBACK: Final = "127.0.0.1"
-ALLOW_ORDERS: Final = f"--allow-orders is now --allow-actions; the old name works until {OLD_NAMES_UNTIL}"
+RENAMED_FLAG: Final = f"--allow-orders is now --allow-actions; the old name works until {OLD_NAMES_UNTIL}"
 TOKEN_BYTES: Final = 24
 TOKEN_MIN: Final = 16
 TOKEN_MAX: Final = 256
@@ -59,7 +59,7 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     if asked.allow_orders:
         asked.allow_actions = True
-        write_stderr_line(ALLOW_ORDERS, WHO)
+        write_stderr_line(RENAMED_FLAG, WHO)
     servers, key_prefix = named_store(vars(asked), environ)
     only: str = named_values(vars(asked), environ, JOB_FLAGS).get("job_id") or ""
     token = _token(asked)

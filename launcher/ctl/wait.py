@@ -18,6 +18,7 @@ from launcher.job.listing import state_of
 from launcher.job.named_job import WHO, NamedJob, NoSuchJob, Subcommand, write
 from launcher.job.watch import JobWatch
 from launcher.system.descriptors import write_stderr_line
+from launcher.text.failure_report import HOW_ENDED
 
 RUNNING: Final = "running"
 COMPLETED: Final = "completed"
@@ -61,7 +62,7 @@ def reached(job_id: str, view: StoreView, wanted: Condition) -> Reached | None:
     state = state_of(view, len(view.members))
     verdict = view.verdict.value if view.verdict is not None else None
     if verdict is not None:
-        text = f"Job {job_id} has {verdict.status}: {verdict.reason}"
+        text = f"Job {job_id} {HOW_ENDED[verdict.status]}: {verdict.reason}"
         unmet = wanted.nodes and verdict.status is FinalStatus.COMPLETED
         return Reached(ENDED if unmet else exit_code_of(state), text)
     generation = view.current_generation

@@ -1,4 +1,4 @@
-"""Checks of this host and its environment variables. They change nothing: they create no folder and keep no port."""
+"""Checks of this host and its environment variables. They change nothing: they create no directory and keep no port."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ NAME: Final = "packages"
 
 
 class OtherPackage(NamedTuple):
-    """A package with the name of one of ours: the folder that has it, and the distribution that installed it."""
+    """A package with the name of one of ours: the directory that has it, and the distribution that installed it."""
 
     package: str
     folder: Path
@@ -30,7 +30,7 @@ class OtherPackage(NamedTuple):
 
 
 def packages_check(own: Path, others: Sequence[OtherPackage], search_path: Sequence[Path]) -> Check:
-    """Report every other package in one check, with the fix for the first; `own` is the folder of our packages.
+    """Report every other package in one check, with the fix for the first; `own` is the directory of our packages.
 
     The check fails if the other package is imported in place of ours or is installed over it, and warns otherwise.
     """
@@ -70,7 +70,7 @@ def other_packages(
 ) -> list[OtherPackage]:
     """Return the packages of other distributions, then those that no distribution installed and that shadow ours.
 
-    `search_path` is that of this process. The scripts of workers also import from their own folder, which usually is
+    `search_path` is that of this process. The scripts of workers also import from their own directory, which usually is
     `working_folder`.
     """
     installed = [other for distribution in distributions for other in _installed_by(distribution)]

@@ -35,21 +35,21 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"No module named 'torch'", "pip install torch, in the environment that runs elastic-launch"),
     (
         r"lib(ssl|crypto)\.so",
-        "install OpenSSL's libraries (Debian: apt-get install libssl3; RPM: openssl-libs), or add their folder to "
+        "install OpenSSL's libraries (Debian: apt-get install libssl3; RPM: openssl-libs), or add their directory to "
         "LD_LIBRARY_PATH",
     ),
     (r"libcuda\.so", "install the NVIDIA driver; a container needs --gpus all"),
     (
         r"lib(cudart|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|cusparseLt|nccl|nvrtc|nvJitLink|nvToolsExt|"
         r"cupti|cufile|nvshmem)[\w.]*\.so",
-        "reinstall torch with pip, which brings the CUDA libraries, or add their folder to LD_LIBRARY_PATH",
+        "reinstall torch with pip, which brings the CUDA libraries, or add their directory to LD_LIBRARY_PATH",
     ),
     (r"GLIBCXX_|CXXABI_", "install a newer libstdc++ (Debian: libstdc++6; conda: libstdcxx-ng)"),
     (r"GLIBC_", "this torch requires a newer system; use a newer image"),
     (r"libgomp\.so", "install libgomp (Debian: apt-get install libgomp1)"),
     (
         r"cannot open shared object file",
-        "install the package that has this library, or add its folder to LD_LIBRARY_PATH",
+        "install the package that has this library, or add its directory to LD_LIBRARY_PATH",
     ),
     (r"undefined symbol", "libraries of two versions are mixed; unset LD_LIBRARY_PATH, or reinstall torch"),
 )

@@ -63,7 +63,8 @@ def report_line(report: JobReport) -> str:
     if report.goodput is None:
         return ""
     totals = report.totals
-    parts = [f"{time_text(totals.paused_s, 1)} in {counted(len(report.pauses), 'pause')}"]
+    times = f" in {counted(len(report.pauses), 'period')}" if report.pauses else ""
+    parts = [f"{time_text(totals.paused_s, 1)} of downtime{times}"]
     if totals.again:
         made = sum(pause.made for pause in report.pauses)
         lost = "" if made == totals.again else f" lost, {made} of them"

@@ -26,6 +26,7 @@ from launcher.net.endpoints import join_host_port
 from launcher.net.line_socket import watch_by_kernel
 from launcher.peers.authentication import authenticate_listener, read_line
 from launcher.peers.reachability import reason
+from launcher.text.failure_report import HOW_ENDED
 from launcher.wire.inspect_messages import (
     InspectAnswer,
     InspectRefusal,
@@ -159,7 +160,7 @@ async def node_of(job: NamedJob, role: Role, index: int, ended: str) -> Abstract
     if why := process_location.elsewhere(view):
         raise InspectError(why)
     if view.verdict is not None:
-        raise InspectError(f"the job has {view.verdict.value.status}: no worker runs, and {ended}")
+        raise InspectError(f"the job {HOW_ENDED[view.verdict.value.status]}: no worker runs, and {ended}")
     location = process_location.locate(view, role, index)
     if location is None:
         raise InspectError(process_location.why_absent(view, role, index))
@@ -180,14 +181,14 @@ async def ask_all(
     gate = asyncio.Semaphore(AT_ONCE)
     each_s = limit_s / max(math.ceil(len(members) / AT_ONCE), 1)
     snapshots: dict[str, NodeSnapshot] = {}
-    unasked = {
+    unreachable = {
         node: f"{_named(node, member)} was not queried: other nodes took all of the {limit_s:g} s"
         for node, member in members.items()
     }
 
     async def ask(node: str, member: Member) -> None:
         async with gate:
-            unasked[node] = _words(node, member, _silent(each_s))
+            unreachable[node] = _words(node, member, _silent(each_s))
             with suppress(TimeoutError):
                 try:
                     async with (
@@ -195,15 +196,15 @@ async def ask_all(
                         InspectClient.connect(job_id, secret, node, member, each_s) as asking,
                     ):
                         snapshots[node] = await asking.snapshot()
-                        del unasked[node]
+                        del unreachable[node]
                 except InspectError as error:
-                    unasked[node] = str(error)
+                    unreachable[node] = str(error)
 
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
             for node, member in members.items():
                 group.create_task(ask(node, member))
-    return snapshots, unasked
+    return snapshots, unreachable
 
 
 def _silent(limit_s: float) -> str:

@@ -9,14 +9,14 @@ from launcher.job.status import JobStatus, NodeState
 from launcher.wire.inspect_messages import NodeSnapshot
 
 
-def silence_notes(status: JobStatus, windows: Mapping[str, NodeSnapshot]) -> Mapping[str, str]:
+def silence_notes(status: JobStatus, snapshots: Mapping[str, NodeSnapshot]) -> Mapping[str, str]:
     """Return the notes by node, for nodes that have one.
 
     If several agents report a node, the leader's snapshot takes precedence.
     """
-    leader_last = sorted(windows.values(), key=lambda window: window.node == status.leader)
-    silent = {peer.node: (window.node, peer.silent_s) for window in leader_last for peer in window.silent}
-    evicted = [eviction for window in leader_last for eviction in window.evicted]
+    leader_last = sorted(snapshots.values(), key=lambda snapshot: snapshot.node == status.leader)
+    silent = {peer.node: (snapshot.node, peer.silent_s) for snapshot in leader_last for peer in snapshot.silent}
+    evicted = [eviction for snapshot in leader_last for eviction in snapshot.evicted]
     of_node = {eviction.node: eviction for eviction in evicted}
     of_host = {eviction.host: eviction for eviction in evicted}
     notes = dict[str, str]()

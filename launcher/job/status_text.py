@@ -26,24 +26,24 @@ _TOLD: Final = (WorkerState.PREPARING, WorkerState.JOINING, WorkerState.STARTING
 """States of a worker that the note of a running node shows."""
 
 
-def cells(node: NodeStatus, window: NodeSnapshot | None, silence: str = "") -> tuple[str, ...]:
+def cells(node: NodeStatus, snapshot: NodeSnapshot | None, silence: str = "") -> tuple[str, ...]:
     """Return a node's row under `COLUMNS`. `silence` is its note of `silence_notes`."""
     m_id = "-" if node.m_id is None else str(node.m_id)
     first = (m_id, node.node, node.host, node.tasks or _span(node.ranks), node.state)
-    if window is None:
+    if snapshot is None:
         return tuple(map(sanitize_line, (*first, UNKNOWN, UNKNOWN, UNKNOWN, with_silence(node.note, silence))))
-    note = with_silence(node.note or _note(node, window), silence)
-    return tuple(map(sanitize_line, (*first, time_text(window.since_s), *_progress(window), note)))
+    note = with_silence(node.note or _note(node, snapshot), silence)
+    return tuple(map(sanitize_line, (*first, time_text(snapshot.since_s), *_progress(snapshot), note)))
 
 
-def rows(described: JobStatus, windows: Mapping[str, NodeSnapshot]) -> list[tuple[str, ...]]:
+def rows(described: JobStatus, snapshots: Mapping[str, NodeSnapshot]) -> list[tuple[str, ...]]:
     """Return all rows below the header of the table."""
-    silence = silence_notes(described, windows)
-    return [cells(node, windows.get(node.node), silence.get(node.node, "")) for node in described.nodes]
+    silence = silence_notes(described, snapshots)
+    return [cells(node, snapshots.get(node.node), silence.get(node.node, "")) for node in described.nodes]
 
 
 def foot_lines(
-    described: JobStatus, unasked: Mapping[str, str], windows: Mapping[str, NodeSnapshot] | None = None
+    described: JobStatus, unreachable: Mapping[str, str], snapshots: Mapping[str, NodeSnapshot] | None = None
 ) -> list[str]:
     """Return the lines below the table: spare nodes, missing ones with reasons, unreachable ones, and imports."""
     lines = []
@@ -54,16 +54,16 @@ def foot_lines(
         lines.append(f"Missing: {counted(described.lacking, 'node')}: {why}")
     elif described.missing:
         lines.append(f"Missing: {'; '.join(described.missing[:NAMED_MAX])}")
-    if unasked:
-        first = next(iter(unasked.values()))
-        others = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
+    if unreachable:
+        first = next(iter(unreachable.values()))
+        others = f" (and {len(unreachable) - 1} more)" if len(unreachable) > 1 else ""
         lines.append(f"No details: {first}{others}")
     loaded: dict[str, list[str]] = {}
-    for node, window in (windows or {}).items():
-        if window.imports:
-            loaded.setdefault(window.imports, []).append(node)
+    for node, snapshot in (snapshots or {}).items():
+        if snapshot.imports:
+            loaded.setdefault(snapshot.imports, []).append(node)
     for words, nodes in list(loaded.items())[:NAMED_MAX]:
-        where = "" if len(nodes) == len(windows or ()) else f" on {shortened(nodes, NAMED_MAX)}"
+        where = "" if len(nodes) == len(snapshots or ()) else f" on {shortened(nodes, NAMED_MAX)}"
         lines.append(f"Preloaded{where}: {words}")
     return [sanitize_line(line) for line in lines]
 
@@ -81,20 +81,20 @@ def worker_words(worker: WorkerSnapshot) -> str:
     return f"{process_name(worker.role, worker.index)} {worker.state}{detail} ({time_text(worker.since_s)})"
 
 
-def _progress(window: NodeSnapshot) -> tuple[str, str]:
+def _progress(snapshot: NodeSnapshot) -> tuple[str, str]:
     """Return step and rate of the node's process that has made the most steps."""
-    known = [worker for worker in window.workers if worker.step is not None]
+    known = [worker for worker in snapshot.workers if worker.step is not None]
     if not known:
         return UNKNOWN, UNKNOWN
     first = max(known, key=lambda worker: worker.step or 0)
     return str(first.step), speed(first.rate if first.state is not WorkerState.EXITED else None)
 
 
-def _note(node: NodeStatus, window: NodeSnapshot) -> str:
-    if window.state == "loading torch":
-        return window.state
+def _note(node: NodeStatus, snapshot: NodeSnapshot) -> str:
+    if snapshot.state == "importing torch":
+        return snapshot.state
     if node.state is NodeState.RUNNING:
-        told = [worker for worker in window.workers if worker.state in _TOLD]
+        told = [worker for worker in snapshot.workers if worker.state in _TOLD]
         return worker_words(told[0]) if told else ""
     return ""
 

@@ -16,7 +16,7 @@ from launcher.job.named_job import NamedJob
 
 
 class JobWatch:
-    """Follows one job; `view` is the newest state. During an outage of etcd, `trouble` is its error, otherwise ""."""
+    """Follows one job; `view` is the newest state. During an outage of etcd, `outage` is its error, otherwise ""."""
 
     def __init__(
         self, job: NamedJob, tell: Callable[[str], object] = lambda _: None, ranges: Sequence[KeyRange] = ()
@@ -28,13 +28,13 @@ class JobWatch:
         """
         self.view = StoreView()
         self.entries: Mapping[str, KeyValue] | None = None
-        self.trouble = ""
+        self.outage = ""
         self._job = job
         self._tell = tell
         self._ranges = ranges
         self._reader = ViewReader(job.keys)
         self._changed = asyncio.Event()
-        self._mirror = Mirror(job.store, on_change=self._mirrored, on_trouble=self._troubled)
+        self._mirror = Mirror(job.store, on_change=self._mirrored, on_outage=self._note_outage)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -79,7 +79,7 @@ class JobWatch:
             self.entries, self.view = mirror.entries, self._reader.read(documents, mirror.revision, complete=True)
             self._changed.set()
 
-    def _troubled(self, error: StoreError | None) -> None:
-        self.trouble = "" if error is None else str(error)
+    def _note_outage(self, error: StoreError | None) -> None:
+        self.outage = "" if error is None else str(error)
         self._tell("etcd answers again" if error is None else f"etcd does not answer ({error}); retrying")
         self._changed.set()

@@ -38,7 +38,7 @@ ROUND_S = 30.0
 """The Job is read this often even if no pod changes: a user may have changed it."""
 CALM_S = 1.0
 """Minimum time between two lists of the pods: many change at a time."""
-TROUBLE_S, TROUBLE_MAX_S = 0.5, 30.0
+RETRY_S, RETRY_MAX_S = 0.5, 30.0
 """The back-off after an error, which doubles while the error is the same."""
 
 
@@ -63,17 +63,17 @@ class JobScaler:
                 before = ""
                 continue
             except ApiRefused as error:
-                trouble, said = f"{error}; retrying", error.status
+                problem, said = f"{error}; retrying", error.status
             except NotScalable as error:
-                trouble, said = f"{error}; waiting for another one", 0
+                problem, said = f"{error}; waiting for another one", 0
             except NO_ANSWER as error:
-                trouble, said = f"cannot query the API server ({error or type(error).__name__}); retrying", 0
+                problem, said = f"cannot query the API server ({error or type(error).__name__}); retrying", 0
             if said == NOT_FOUND:
-                trouble = "does not exist; waiting for it"
+                problem = "does not exist; waiting for it"
             if said not in CHANGED:  # Another client was faster: nothing to report.
-                self._log_change(trouble)
-            wait_s = min(2 * wait_s, TROUBLE_MAX_S) if trouble == before else TROUBLE_S
-            before = trouble
+                self._log_change(problem)
+            wait_s = min(2 * wait_s, RETRY_MAX_S) if problem == before else RETRY_S
+            before = problem
             await asyncio.sleep(wait_s)
 
     async def _round(self) -> None:

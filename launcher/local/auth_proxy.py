@@ -1,7 +1,7 @@
 """The auth proxy in front of an embedded etcd: admits only clients that prove that they know the job's secret.
 
-etcd itself listens on a socket in a folder that only this user can enter. The users and roles of etcd do not protect it
-from unauthenticated clients: versions before 3.6 let them raise an alarm, after which etcd ignores permissions.
+etcd itself listens on a socket in a directory that only this user can enter. The users and roles of etcd do not protect
+it from unauthenticated clients: versions before 3.6 let them raise an alarm, after which etcd ignores permissions.
 """
 
 from __future__ import annotations

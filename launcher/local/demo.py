@@ -239,7 +239,7 @@ async def _run(folder: Path, step_s: float) -> int:
 
 
 def main() -> int:
-    """Run the demo in a temporary folder."""
+    """Run the demo in a temporary directory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--step_time", type=float, default=STEP_S, help="least seconds for each step (default: %(default)s)"

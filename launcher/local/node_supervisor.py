@@ -166,7 +166,7 @@ class _LocalSupervisor:
             await store.close()
 
     def _start(self, server: str, environments: Sequence[Mapping[str, str]]) -> None:
-        # -P: a folder named "launcher" in the working folder is not ours.
+        # -P: a directory named "launcher" in the working directory is not ours.
         agent = (sys.executable, "-P", "-m", "launcher", *node_argv(self._config, server))
         from elastic.store.embedded import guarded  # Its processes die with this one.
 

@@ -59,7 +59,7 @@ class TerminalOverlay(Protocol):
         """Note that bytes were dropped instead of written."""
 
 
-STOOD_STILL = "the console was blocked: %d bytes are only in the logs"
+STALLED = "the console was blocked: %d bytes are only in the logs"
 
 
 class Console:
@@ -188,7 +188,7 @@ class Console:
                 del self._waiting[:sent]
                 self._moved = True
                 if not self._waiting and self._left_out:
-                    self._waiting += self._notice(STOOD_STILL % self._left_out)
+                    self._waiting += self._notice(STALLED % self._left_out)
                     self._left_out = 0
         except BlockingIOError:
             self._watch(fd)

@@ -81,7 +81,7 @@ def _share_folder(path: Path, overwrite: bool, locks: contextlib.ExitStack) -> t
     except OSError as error:
         raise ConfigError(f"cannot open {lock} ({error.strerror}); change --log-dir or its owner") from error
     try:
-        note = _begin_anew(fd, path) if overwrite else ""
+        note = _delete_logs(fd, path) if overwrite else ""
         _share(fd, time.monotonic() + LOCK_LIMIT_S)
     except BlockingIOError as error:
         return refused, _unlocked(lock, error)
@@ -99,7 +99,7 @@ def _unlocked(lock: Path, error: OSError) -> str:
     )
 
 
-def _begin_anew(fd: int, path: Path) -> str:
+def _delete_logs(fd: int, path: Path) -> str:
     """Delete the logs, unless another agent writes there; return a message about that."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,14 +136,14 @@ def _claim_exclusively(path: Path, job: str, below: str, locks: contextlib.ExitS
         pass  # Where nothing can be locked, jobs cannot be distinguished.
     return (
         path,
-        f"{first}; the logs of this job are in {path} (--log-dir names another folder)" if first else "",
+        f"{first}; the logs of this job are in {path} (--log-dir names another directory)" if first else "",
         unlocked,
     )
 
 
 def check_log_dir(path: Path) -> None:
     """Create the directory if needed and write a file in it. Raises `ConfigError` with what to change."""
-    hint = "choose a writable folder with --log-dir"
+    hint = "choose a writable directory with --log-dir"
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -157,7 +157,7 @@ def check_log_dir(path: Path) -> None:
 def _open(path: Path) -> int:
     """Open a lock file for this user alone; one that an older version created loses the permissions of others."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
-    with contextlib.suppress(OSError):  # Another user's: a group shares the folder.
+    with contextlib.suppress(OSError):  # Another user's: a group shares the directory.
         if os.fstat(fd).st_mode & 0o077:
             os.fchmod(fd, MODE)
     return fd

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from launcher.logs.console import STOOD_STILL, notice_line
+from launcher.logs.console import STALLED, notice_line
 from launcher.logs.writer_protocol import FLOW_BYTES, KEEP_BYTES, STILL_S
 
 READ_BYTES: Final = 1 << 18
@@ -115,7 +115,7 @@ class PipeToFile:
             self._refused = len(piece) - self._taken(piece)
 
     def _left_out_line(self, count: int) -> bytes:
-        return self._notice(STOOD_STILL % count)
+        return self._notice(STALLED % count)
 
     def _taken(self, data: bytes | memoryview) -> int:
         """Return how many of these bytes the disk takes."""

@@ -53,7 +53,7 @@ from launcher.system.checks import warning
 from launcher.system.descriptors import keep_only, ready
 from launcher.system.folder_checks import LOG, folder_check
 
-STOOD_STILL = "the disk was stalled"
+STALLED = "the disk was stalled"
 READ_BYTES = 1 << 16
 DONE_EVERY_S = 0.2
 DONE_EVERY = 8
@@ -79,7 +79,7 @@ class LogWriter:
     def do(self, order: AnyLogOrder) -> None:
         """Obey one order; returns when the disk has taken it."""
         if isinstance(order, WriteChunk | WriteLine | CloseLog):
-            self._starts[order.start].note_lost_bytes(order.missing, STOOD_STILL)
+            self._starts[order.start].note_lost_bytes(order.missing, STALLED)
         match order:
             case WriteChunk(start, data):
                 self._starts[start].write(data)

@@ -181,8 +181,8 @@ class LogWriterClient:
         if self._done == self._put or self._instead is not None:
             return ""
         return (
-            f"the log folder {self.path} does not accept writes: the last {self._put - self._done} of them are lost; "
-            f"process {self._process.pid} waits for the disk, and exits then"
+            f"the log directory {self.path} does not accept writes: the last {self._put - self._done} of them are lost"
+            f"; process {self._process.pid} waits for the disk, and exits then"
         )
 
     # Answers of the process that writes.
@@ -251,7 +251,7 @@ class LogWriterClient:
         if not self._said:
             self._said = True
             self._on_told(
-                f"the log folder {self.path} does not accept writes (a network disk without its server?); the job "
+                f"the log directory {self.path} does not accept writes (a network disk without its server?); the job "
                 f"continues, up to {size_text(KEEP_BYTES)} of output wait for the disk, and more is dropped",
                 False,
             )
@@ -265,7 +265,7 @@ class LogWriterClient:
         lost = "nothing was dropped"
         if left_out:
             lost = f"{size_text(left_out.total())} of output were dropped from {', '.join(sorted(left_out))}"
-        self._on_told(f"the log folder {self.path} accepts writes again; {lost}", False)
+        self._on_told(f"the log directory {self.path} accepts writes again; {lost}", False)
 
     # Orders to the process that writes.
 

@@ -79,7 +79,7 @@ class WriterProcess:
         """Wait until it holds the directory. Raises `ConfigError` if that is not writable, or does not respond."""
         why = (
             f"--log-dir {self._named} has not responded for {START_LIMIT_S:g} s (a network disk without its server?); "
-            "repair it, or choose another folder"
+            "repair it, or choose another directory"
         )
         frames, until_s = LogFrameReader(), time.monotonic() + START_LIMIT_S
         answers: list[AnyLogAnswer] = []

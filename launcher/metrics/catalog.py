@@ -123,12 +123,12 @@ METRICS: Final = (
     ),
     _gauge(
         "m_id",
-        "The node rank (M_id) of this node in the newest generation; absent of a spare",
+        "The node rank (M_id) of this node in the newest generation; absent on a spare",
         lambda r: r.generation.index(r.facts.me.node) if r.facts and r.generation else None,
     ),
     _gauge(
         "state",
-        "1 for the present state of this node, 0 for each other one",
+        "1 for the current state of this node, 0 for the others",
         lambda r: {(phase,): phase is r.facts.phase for phase in Phase} if r.facts else None,
         "state",
     ),
@@ -146,7 +146,7 @@ METRICS: Final = (
         "why",
     ),
     _gauge(
-        "restarts_charged",
+        "restarts_counted",
         "Restarts of the job that count against --max-restarts",
         lambda r: r.budget.charged if r.budget else None,
     ),
@@ -178,7 +178,7 @@ METRICS: Final = (
     ),
     _gauge(
         "start_seconds",
-        "From the command of this node to its first step, in the first start of the job",
+        "Time from starting this node's command to its first step, in the first start of the job",
         lambda r: r.counted.start_s,
     ),
     # training
@@ -188,7 +188,9 @@ METRICS: Final = (
         "Steps that this node's workers have reported, repeated ones included",
         lambda r: r.counted.meter.steps,
     ),
-    _counter("steps_again_total", "Steps that were repeated after a recovery", lambda r: r.counted.meter.steps_again),
+    _counter(
+        "steps_repeated_total", "Steps that were repeated after a recovery", lambda r: r.counted.meter.steps_again
+    ),
     _gauge(
         "steps_per_second",
         "The rate of steps in the last 30 s, 0 if the next is late; absent while nothing runs",
@@ -203,24 +205,24 @@ METRICS: Final = (
     # goodput
     _gauge(
         "goodput_ratio",
-        "Share of this agent's lifetime in which steps were made that count (docs/guides/metrics.md)",
+        "Share of this agent's time, except as a spare, spent on steps that count (see the metrics guide)",
         lambda r: r.goodput.goodput,
     ),
     _counter(
         "productive_seconds_total",
-        "Time in which this node made steps that count",
+        "Time this node spent on steps that count",
         lambda r: r.goodput.productive_s,
     ),
-    _counter("again_seconds_total", "Time in which this node repeated steps", lambda r: r.goodput.again_s),
+    _counter("repeated_seconds_total", "Time this node spent on repeating steps", lambda r: r.goodput.again_s),
     _counter(
         "clock_seconds_total",
-        "Time that passed for this node, except as a spare",
+        "Time since this agent started, without its time as a spare",
         lambda r: r.goodput.clock_s,
     ),
     # etcd
     _gauge(
         "lease_age_seconds",
-        "Time since the last renewal of this node's lease was sent that etcd answered",
+        "Time since this node sent the newest lease renewal that etcd confirmed",
         lambda r: r.since(r.lease.refreshed_at) if r.lease else None,
     ),
     _gauge(
@@ -235,11 +237,11 @@ METRICS: Final = (
     ),
     _gauge(
         "lease_remaining_max_seconds",
-        "The same if etcd stays silent, whatever other nodes grant",
+        "The same, if etcd stays silent and other nodes extend the lease as far as allowed",
         lambda r: r.until(r.limit.refreshed_at + r.limit.ttl_s + r.limit.outage_limit_s) if r.limit else None,
     ),
-    _gauge("store_silence_seconds", "Time since etcd last answered", lambda r: r.since(r.counted.answered_at)),
-    _counter("refresh_failures_total", "Failed renewals of the lease", lambda r: r.counted.refresh_failures),
+    _gauge("etcd_silence_seconds", "Time since etcd last answered", lambda r: r.since(r.counted.answered_at)),
+    _counter("lease_renewal_failures_total", "Failed renewals of the lease", lambda r: r.counted.refresh_failures),
     _counter("lease_losses_total", "Leases of this node that were lost", lambda r: r.counted.lease_losses),
     _counter(
         "events_dropped_total",

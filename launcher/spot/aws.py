@@ -55,7 +55,7 @@ async def poll(ask: Ask) -> AsyncIterator[PollResult]:
     """Request both in turn, with a token before, and again after anything else than an answer."""
     while True:
         given = await ask(ASK_TOKEN)
-        token = {"X-aws-ec2-metadata-token": given.text} if TOKEN.fullmatch(given.text) and not given.trouble else {}
+        token = {"X-aws-ec2-metadata-token": given.text} if TOKEN.fullmatch(given.text) and not given.error else {}
         worked = False
         for path in cycle((ACTION, REBALANCE)):
             answer = await ask(MetadataRequest(path, token))
@@ -63,7 +63,7 @@ async def poll(ask: Ask) -> AsyncIterator[PollResult]:
                 break  # The token has expired.
             heard = _read(path, answer)
             yield heard
-            if heard.trouble:
+            if heard.error:
                 break
             worked = True
 
@@ -74,14 +74,14 @@ WATCHES: Final = (Watch(poll),)
 def _read(path: str, answer: MetadataResponse) -> PollResult:
     """Return what an answer says. 404 is the usual one: there is no notice."""
     there = answer.status != 404
-    if there and answer.trouble:
-        return PollResult(trouble=answer.trouble)
+    if there and answer.error:
+        return PollResult(error=answer.error)
     try:
         if path == REBALANCE:
             return PollResult(remarks=(_recommendation(answer),) if there else ())
         return standing([_action(answer)] if there else [], 0.0)  # The pause comes after both.
     except UNREADABLE:
-        return PollResult(trouble="its answer cannot be parsed")
+        return PollResult(error="its answer cannot be parsed")
 
 
 def _action(answer: MetadataResponse) -> InterruptionNotice | str:

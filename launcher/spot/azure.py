@@ -36,7 +36,7 @@ EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
 FIRST_S = 130.0
 """The first answer may take two minutes."""
 AZURE_POLL_S = 2.0
-TROUBLE_MAX_S = 10.0
+RETRY_MAX_S = 10.0
 """A Preempt leaves 30 s."""
 NAME_MAX = 256
 WORDS: Final = {
@@ -65,27 +65,27 @@ async def poll(ask: Ask) -> AsyncIterator[PollResult]:
         if not name:
             answer = await ask(MetadataRequest(NAME, HEADERS))
             readable = 0 < len(answer.text) <= NAME_MAX and answer.text.isprintable()
-            if trouble := answer.trouble or ("" if readable else "it does not say this machine's name"):
-                yield PollResult(trouble=trouble)
+            if error := answer.error or ("" if readable else "it does not say this machine's name"):
+                yield PollResult(error=error)
                 continue
             name = answer.text
         heard = _read(name, await ask(MetadataRequest(EVENTS, HEADERS, timeout_s=limit_s)))
-        if not heard.trouble:
+        if not heard.error:
             limit_s = TIMEOUT_S
         yield heard
 
 
-WATCHES: Final = (Watch(poll, TROUBLE_MAX_S),)
+WATCHES: Final = (Watch(poll, RETRY_MAX_S),)
 
 
 def _read(name: str, answer: MetadataResponse) -> PollResult:
     """Return what an answer says about the machine `name`. An empty list of events is the usual one."""
-    if answer.trouble:
-        return PollResult(trouble=answer.trouble)
+    if answer.error:
+        return PollResult(error=answer.error)
     try:
         events = msgspec.json.decode(answer.body, type=_ScheduledEvents).events or []
     except UNREADABLE:
-        return PollResult(trouble="its answer cannot be parsed")
+        return PollResult(error="its answer cannot be parsed")
     return standing([found for event in events if (found := _read_event(name, event, answer))], AZURE_POLL_S)
 
 

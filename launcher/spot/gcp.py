@@ -38,7 +38,7 @@ HANGS_S = 60
 ANSWERED_S = HANGS_S + 10.0
 PAUSE_S = 1.0
 """Between two requests, so that a server that does not hang is not polled in a tight loop."""
-TROUBLE_MAX_S = 5.0
+RETRY_MAX_S = 5.0
 """A preemption leaves 30 s: a server that does not answer is polled again soon."""
 HEADERS: Final = {"Metadata-Flavor": "Google"}
 BASE: Final = "/computeMetadata/v1/instance"
@@ -65,25 +65,25 @@ async def poll(value: str, ask: Ask) -> AsyncIterator[PollResult]:
         else:
             answer = await ask(MetadataRequest(path, HEADERS))
         etag = ""
-        if trouble := _trouble(answer):
-            yield PollResult(trouble=trouble)
+        if error := _error(answer):
+            yield PollResult(error=error)
         elif answer.text.startswith("TERMINATE"):  # No hanging request while the time runs: the value is polled.
             yield standing([_stop(await ask(MetadataRequest(f"{BASE}/upcoming-maintenance?alt=json", HEADERS)))])
         else:
             said = answer.headers.get("etag", "")
             etag = said if TOKEN.fullmatch(said) and said.isalnum() else ""
-            yield standing(_read(answer), PAUSE_S if etag else TROUBLE_MAX_S)
+            yield standing(_read(answer), PAUSE_S if etag else RETRY_MAX_S)
 
 
-PREEMPTION: Final = Watch(partial(poll, "preempted"), TROUBLE_MAX_S)
-MAINTENANCE: Final = Watch(partial(poll, "maintenance-event"), TROUBLE_MAX_S)
+PREEMPTION: Final = Watch(partial(poll, "preempted"), RETRY_MAX_S)
+MAINTENANCE: Final = Watch(partial(poll, "maintenance-event"), RETRY_MAX_S)
 WATCHES: Final = (PREEMPTION, MAINTENANCE)
 
 
-def _trouble(answer: MetadataResponse) -> str:
+def _error(answer: MetadataResponse) -> str:
     if answer.status and answer.headers.get("metadata-flavor") != "Google":
         return "it is not from Google"
-    return answer.trouble
+    return answer.error
 
 
 def _read(answer: MetadataResponse) -> tuple[InterruptionNotice | str, ...]:
@@ -99,7 +99,7 @@ def _stop(answer: MetadataResponse) -> InterruptionNotice | str:
     """Return a stop for maintenance. If its time is unknown, it is as near as one without GPUs."""
     planned = _MaintenanceWindow()
     with suppress(*UNREADABLE):
-        if not _trouble(answer):
+        if not _error(answer):
             planned = msgspec.json.decode(answer.body, type=_MaintenanceWindow)
     at = parsed_time(planned.window_start_time or planned.windowStartTime)
     if at is None:

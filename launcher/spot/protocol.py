@@ -53,7 +53,7 @@ class MetadataResponse(Struct, frozen=True):
         return self.body.decode("utf-8", "replace").strip()
 
     @property
-    def trouble(self) -> str:
+    def error(self) -> str:
         """The error that its status shows, "" if there is none."""
         if self.status == 200:
             return ""
@@ -83,7 +83,7 @@ class PollResult(Struct, frozen=True):
     notices: tuple[InterruptionNotice, ...] | None = None
     remarks: tuple[str, ...] = ()
     pause_s: float = POLL_S
-    trouble: str = ""
+    error: str = ""
 
 
 Ask = Callable[[MetadataRequest], Awaitable[MetadataResponse]]
@@ -103,12 +103,12 @@ async def polled(watch: Watch, ask: Ask) -> AsyncIterator[PollResult]:
     while True:
         try:
             async for heard in watch.poll(ask):
-                failures = failures + 1 if heard.trouble else 0
+                failures = failures + 1 if heard.error else 0
                 pause_s = min(POLL_S * 2.0 ** min(failures - 1, 10), watch.pause_max_s) if failures else heard.pause_s
                 yield replace(heard, pause_s=pause_s)
         except Exception as error:  # noqa: BLE001  Whatever a server answers, training continues.
-            trouble = f"its answer is unexpected: {type(error).__name__}"
-            yield PollResult(pause_s=PAUSE_MAX_S, trouble=trouble)
+            text = f"its answer is unexpected: {type(error).__name__}"
+            yield PollResult(pause_s=PAUSE_MAX_S, error=text)
 
 
 def standing(found: Collection[InterruptionNotice | str], pause_s: float = POLL_S) -> PollResult:

@@ -1,4 +1,4 @@
-"""Watches for the interruption notice of this machine, independently of everything else that the agent does.
+"""Watches for the preemption notice of this machine, independently of everything else that the agent does.
 
 It can only request a drain, log a message, or keep a node that has not joined from joining. A metadata server that is
 unavailable or slow changes nothing.
@@ -74,7 +74,7 @@ class SpotWatch:
         self._remarked: dict[tuple[Watch, str], set[str]] = {}
         """The remarks of the newest answer of each watch, by its request."""
         self._remarks = 0
-        self._troubled: set[Watch] = set()
+        self._failing: set[Watch] = set()
 
     async def run(self) -> None:
         """Watch until cancelled; return at once if there is nothing to watch."""
@@ -82,7 +82,7 @@ class SpotWatch:
         if provider == "none":
             return
         where = endpoint(provider, self._environ)
-        self._agent_log.debug(f"watching {where} for an interruption notice of this machine (--spot {provider})")
+        self._agent_log.debug(f"watching {where} for a preemption notice of this machine (--spot {provider})")
         self._unheard.update(WATCHES[provider])
         async with asyncio.TaskGroup() as group:
             for watch in WATCHES[provider]:
@@ -107,14 +107,14 @@ class SpotWatch:
             now, until = boottime(), self._began + FIRST_S
             if self._standing:
                 watch, (notice, until) = min(self._standing.items(), key=lambda item: item[1][1])
-                if now >= until and watch in self._troubled:
+                if now >= until and watch in self._failing:
                     raise MachineTaken(f"{notice.reason}: this node does not join, the job stays open")
                 if said_at is None or now >= said_at + HELD_EVERY_S:
                     said_at = now
                     self._agent_log.warning(f"{notice.reason}: this node does not join and waits; the job stays open")
                 # While the server answers, its answer counts: the time may be a guess (Google names none).
                 line_at = said_at + HELD_EVERY_S
-                until = min(until, line_at) if watch in self._troubled else line_at
+                until = min(until, line_at) if watch in self._failing else line_at
             self._changed.clear()
             await wait_at_most(max(until - now, 0.0), self._changed.wait())
         self._enters = False
@@ -131,10 +131,10 @@ class SpotWatch:
 
         async for heard in polled(watch, ask):
             self._note(watch, heard)
-            if not heard.trouble:
+            if not heard.error:
                 self._remark((watch, path), {*heard.remarks})
-            if heard.trouble or heard.pause_s:
-                self._trouble(watch, where, heard.trouble)
+            if heard.error or heard.pause_s:
+                self._note_error(watch, where, heard.error)
             await asyncio.sleep(heard.pause_s)
 
     def _note(self, watch: Watch, heard: PollResult) -> None:
@@ -145,7 +145,7 @@ class SpotWatch:
             self._notice(first)
         elif heard.notices is not None:
             self._standing.pop(watch, None)
-        if heard.notices is not None or heard.trouble:
+        if heard.notices is not None or heard.error:
             self._unheard.discard(watch)
             self._changed.set()
 
@@ -171,15 +171,15 @@ class SpotWatch:
                 self._agent_log.info(text)
         self._remarked[asked] = texts
 
-    def _trouble(self, watch: Watch, where: MetadataEndpoint, trouble: str) -> None:
+    def _note_error(self, watch: Watch, where: MetadataEndpoint, error: str) -> None:
         """Log once that notices may be missed, and once that they no longer are; `auto` may well find nothing."""
-        before = bool(self._troubled)
-        (self._troubled.add if trouble else self._troubled.discard)(watch)
+        before = bool(self._failing)
+        (self._failing.add if error else self._failing.discard)(watch)
         tell = self._agent_log.debug if self._spot == "auto" else self._agent_log.warning
-        if trouble and not before:
-            tell(f"cannot read interruption notices from {where} ({trouble}); retrying; training continues")
-        elif before and not self._troubled:
-            tell(f"{where} answers again: interruption notices can be read")
+        if error and not before:
+            tell(f"cannot read preemption notices from {where} ({error}); retrying; training continues")
+        elif before and not self._failing:
+            tell(f"{where} answers again: preemption notices can be read")
 
 
 async def _answer(where: MetadataEndpoint, ask: MetadataRequest) -> MetadataResponse:

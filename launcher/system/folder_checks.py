@@ -1,4 +1,4 @@
-"""Checks that folders are writable and that their disks have free space. Creates no folder."""
+"""Checks that directories are writable and that their disks have free space. Creates no directory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FREE_SHARE_MIN = 0.05
 """Below either of them a disk counts as nearly full."""
 ANSWER_LIMIT_S = 5.0
 """A disk that has not answered by then has another problem than its owner or its free space."""
-LOG = ("log folder", "--log-dir")
-CHECKPOINTS = ("checkpoint folder", "--checkpoint-dir")
+LOG = ("log directory", "--log-dir")
+CHECKPOINTS = ("checkpoint directory", "--checkpoint-dir")
 """The name of each check, and its flag."""
 
 Usage = Callable[[Path], tuple[int, int, int]]
@@ -28,7 +28,7 @@ Usage = Callable[[Path], tuple[int, int, int]]
 
 
 def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = None) -> Check:
-    """Check whether a folder can be written or created, and whether its disk has free space."""
+    """Check whether a directory can be written or created, and whether its disk has free space."""
     name, flag = which
     folder = Path(os.path.abspath(folder))
     there = folder
@@ -53,11 +53,11 @@ def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = Non
 
 
 def folder_warning(which: tuple[str, str], folder: Path) -> str:
-    """Return an agent's warning about a folder at its start, "" without one. It waits at most `ANSWER_LIMIT_S`."""
+    """Return an agent's warning about a directory at its start, "" without one. It waits at most `ANSWER_LIMIT_S`."""
     found: SimpleQueue[Check] = SimpleQueue()
     Thread(target=lambda: found.put(folder_check(which, folder)), daemon=True).start()
     try:
         check = found.get(timeout=ANSWER_LIMIT_S)
     except Empty:
-        return f"{which[0]}: {folder} has not answered for {ANSWER_LIMIT_S:g} s; fix its disk, or use another folder"
+        return f"{which[0]}: {folder} has not answered for {ANSWER_LIMIT_S:g} s; fix its disk, or use another directory"
     return warning(check)

@@ -1,4 +1,4 @@
-"""Checks what this process needs from its host: files, processes, memory, a working folder. Errors name the fix."""
+"""Checks what this process needs from its host: files, processes, memory, a working directory. Errors name the fix."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def restore_nofile_limit(pid: int) -> None:
 
 
 def check_surroundings() -> None:
-    """Raise `ConfigError` if the working folder is gone, or no folder for temporary files is writable."""
+    """Raise `ConfigError` if the working directory is gone, or no directory for temporary files is writable."""
     try:
         os.getcwd()
     except OSError as error:
-        raise ConfigError(f"the working folder does not exist ({error.strerror}); cd to another") from error
+        raise ConfigError(f"the working directory does not exist ({error.strerror}); cd to another") from error
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
-        raise ConfigError("no writable folder for temporary files; set TMPDIR to one") from error
+        raise ConfigError("no writable directory for temporary files; set TMPDIR to one") from error

@@ -7,8 +7,9 @@ that node is left. A missing file, or one that another boot or host wrote, prove
 The file stays when the agent was killed, because then the proof is needed. It is removed only when the fork server ends
 normally with no process left; the outcome is then recorded in the store. Standard library only.
 
-The files are in a folder of this user. A process always uses the folder that it chose first: a node with its lock in
-two places would look dead in the one that it left. If two processes chose different folders, a proof is only delayed.
+The files are in a directory of this user. A process always uses the directory that it chose first: a node with its lock
+in two places would look dead in the one that it left. If two processes chose different directories, a proof is only
+delayed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ KEEP_S = 7 * 86400.0
 FREE_MAX = 100
 """A new lock file removes free ones that are older than this, and all but this number of the newest."""
 
-FIX = "remove it, or set TMPDIR to a folder that only you can write"
+FIX = "remove it, or set TMPDIR to a directory that only you can write"
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -52,7 +53,7 @@ class NodeLock(NamedTuple):
 
 
 class LockLocation(NamedTuple):
-    """A possible place of locks: the folder `name` below `base`. If `private`, only this user may write to `base`."""
+    """A possible place of locks: the directory `name` in `base`. If `private`, only this user may write to `base`."""
 
     base: str
     name: str
@@ -60,24 +61,24 @@ class LockLocation(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The directory."""
         return Path(self.base, self.name)
 
 
 class ChosenLockFolder(NamedTuple):
-    """The folder for locks, and a warning, "" if it is the usual one."""
+    """The directory for locks, and a warning, "" if it is the usual one."""
 
     path: Path
     note: str
 
 
 def choose_lock_folder() -> ChosenLockFolder:
-    """Choose the folder for this user's locks. Raises `ConfigError` if every place is blocked."""
+    """Choose the directory for this user's locks. Raises `ConfigError` if every place is blocked."""
     return _choose(places())
 
 
 def folder() -> Path:
-    """Return the folder of `choose_lock_folder`; create it again with mode 0700 if it was removed.
+    """Return the directory of `choose_lock_folder`; create it again with mode 0700 if it was removed.
 
     Raises `ConfigError` if another user can write there now: a file of another user must not prove a death.
     """
@@ -90,8 +91,8 @@ def folder() -> Path:
 def places() -> tuple[LockLocation, ...]:
     """Return the possible places of locks, the usual place first.
 
-    Another user can block the folder in /tmp or /dev/shm by creating it first, but neither the runtime directory of a
-    login nor the home directory. The home directory comes last: it may be on a network disk that hangs.
+    Another user can block the directory in /tmp or /dev/shm by creating it first, but neither the runtime directory of
+    a login nor the home directory. The home directory comes last: it may be on a network disk that hangs.
     """
     own = f"elastic-launch-{os.getuid()}"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -119,7 +120,7 @@ def _unfit(place: LockLocation) -> str:
     """Return why a place cannot have locks, "" if it can."""
     try:
         if place.private and not _only_ours(os.stat(place.base)):
-            return f"{place.base} is not a folder that only you can write"
+            return f"{place.base} is not a directory that only you can write"
         if why := _blocked(place.path):
             return why
         with tempfile.TemporaryFile(dir=place.path) as file:
@@ -130,13 +131,13 @@ def _unfit(place: LockLocation) -> str:
 
 
 def _blocked(path: Path) -> str:
-    """Create the folder if it is missing; return why it cannot have locks, "" if it can."""
+    """Create the directory if it is missing; return why it cannot have locks, "" if it can."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         ours = _only_ours(path.lstat())
     except OSError as error:
         return f"{path} cannot be created ({error.strerror})"
-    return "" if ours else f"{path} is not a folder that only you can write"
+    return "" if ours else f"{path} is not a directory that only you can write"
 
 
 def _only_ours(found: os.stat_result) -> bool:

@@ -10,6 +10,12 @@ from elastic.core.ps.model import Role
 from elastic.core.text import failed_processes_text, listed, process_name
 
 INDENT = "    "
+HOW_ENDED = {
+    FinalStatus.COMPLETED: "has completed",
+    FinalStatus.FAILED: "has failed",
+    FinalStatus.STOPPED: "was stopped",
+}
+"""What to say of a job with a final status."""
 
 
 def abort_line(world_size: int, ranks: Sequence[int]) -> str:

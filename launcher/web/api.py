@@ -55,27 +55,27 @@ async def stacks(job: NamedJob, named: str) -> dict[str, Any]:
     return {"how": answer.how, "text": answer.text}
 
 
-ORDER_BYTES_MAX: Final = 4096
+ACTION_BYTES_MAX: Final = 4096
 TEXT_MAX: Final = 300
 
 
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 
 
-class ScaleCommand(msgspec.Struct, frozen=True, tag_field="order", tag="scale", forbid_unknown_fields=True):
+class ScaleCommand(msgspec.Struct, frozen=True, tag_field="action", tag="scale", forbid_unknown_fields=True):
     """Change np."""
 
     np: Text
 
 
-class DrainCommand(msgspec.Struct, frozen=True, tag_field="order", tag="drain", forbid_unknown_fields=True):
+class DrainCommand(msgspec.Struct, frozen=True, tag_field="action", tag="drain", forbid_unknown_fields=True):
     """Drain a node, within `deadline` if it has one."""
 
     node: Text
     deadline: Text = ""
 
 
-class StopCommand(msgspec.Struct, frozen=True, tag_field="order", tag="stop", forbid_unknown_fields=True):
+class StopCommand(msgspec.Struct, frozen=True, tag_field="action", tag="stop", forbid_unknown_fields=True):
     """Stop the job; `now`: its workers do not save."""
 
     now: bool = False
@@ -84,18 +84,18 @@ class StopCommand(msgspec.Struct, frozen=True, tag_field="order", tag="stop", fo
 async def carry_out(job: NamedJob, asked: bytes) -> str:
     """Carry out an action; return the message about its effect. Raises `ConfigError`, `OrderRejected`, `StoreError`."""
     try:
-        order = _DECODER.decode(asked)
+        action = _DECODER.decode(asked)
     except UNREADABLE as error:
         raise ConfigError(f"cannot parse the action: {error}") from error
-    match order:
+    match action:
         case ScaleCommand():
-            return await scale(job, readers.read_as("np", readers.np, order.np))
+            return await scale(job, readers.read_as("np", readers.np, action.np))
         case DrainCommand():
             read = duration(DEADLINE_MIN_S)
-            deadline_s = readers.read_as("deadline", read, order.deadline) if order.deadline else None
-            return (await drain(job, [order.node], deadline_s))[0]
+            deadline_s = readers.read_as("deadline", read, action.deadline) if action.deadline else None
+            return (await drain(job, [action.node], deadline_s))[0]
         case _:
-            return (await stop(job, why(at_once=order.now), at_once=order.now))[0]
+            return (await stop(job, why(at_once=action.now), at_once=action.now))[0]
 
 
 _DECODER: Final = msgspec.json.Decoder(ScaleCommand | DrainCommand | StopCommand)

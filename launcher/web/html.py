@@ -26,7 +26,7 @@ SCRIPTS: Final = (
     "recoveries",
     "charts",
     "events",
-    "orders",
+    "actions",
     "jobs",
     "live",
 )
@@ -46,7 +46,7 @@ class HtmlDocument(NamedTuple):
 
 
 def document(setup: Mapping[str, Any], data: Mapping[str, Any] | None = None) -> HtmlDocument:
-    """Return the page. `setup` has the `job` to show (or none: all jobs), and whether `orders` are allowed.
+    """Return the page. `setup` has the `job` to show (or none: all jobs), and whether `actions` are allowed.
 
     With `data` (`launcher.web.page_data`) it shows only these and makes no request; the policy is then in the HTML.
     """

@@ -48,7 +48,7 @@ class TooManyJobs(ElasticError):
 class JobFeed:
     """The newest sections of `launcher.web.page_data` as JSON. Readers wait for the next `version`.
 
-    Two more sections are `trouble` (since when etcd has not answered, and why) and `absent` (why there is nothing to
+    Two more sections are `outage` (since when etcd has not answered, and why) and `absent` (why there is nothing to
     show).
     """
 
@@ -63,7 +63,7 @@ class JobFeed:
         """Open pages."""
         self._seen = training_curve.TrainingCurve()
         self._overview: JobOverview | None = None
-        self._trouble: dict[str, object] | None = None
+        self._outage: dict[str, object] | None = None
         self._incarnation: StoredDocument[str] | None = None
         """That of the published sections."""
         self._changed = asyncio.Event()
@@ -113,9 +113,9 @@ class JobFeed:
 
     def _publish_newest(self) -> None:
         """Publish the job as stored in etcd, or why there is nothing to show; do nothing while neither is known."""
-        view, entries, words = self._watch.view, self._watch.entries, self._watch.trouble
-        if words != (self._trouble or {}).get("words", ""):
-            self._trouble = _trouble(words)
+        view, entries, words = self._watch.view, self._watch.entries, self._watch.outage
+        if words != (self._outage or {}).get("words", ""):
+            self._outage = _outage(words)
         if view.incarnation != self._incarnation:
             self._seen, self._overview = training_curve.TrainingCurve(), None  # Those of another job.
             self._incarnation = view.incarnation
@@ -126,9 +126,9 @@ class JobFeed:
             shown |= self._sections(view, entries)
         elif entries is not None:
             absent = _absent(self.job.job_id)
-        elif self._trouble is None:
+        elif self._outage is None:
             return
-        self._publish({**shown, "absent": absent, "trouble": self._trouble})
+        self._publish({**shown, "absent": absent, "outage": self._outage})
 
     def _sections(self, view: StoreView, entries: Mapping[str, KeyValue]) -> Sections:
         """The job from its etcd entries and the nodes' newest answers."""
@@ -162,7 +162,7 @@ def _absent(job_id: str) -> str:
     return f"There is no job {job_id} in etcd; the page shows it as soon as it exists"
 
 
-def _trouble(words: str) -> dict[str, object] | None:
+def _outage(words: str) -> dict[str, object] | None:
     return {"since": round(time.time()), "words": words} if words else None
 
 
@@ -176,7 +176,7 @@ class JobFeeds:
         self._servers = servers
         self._feeds: dict[str, tuple[JobFeed, asyncio.Task[None]]] = {}
         self._listings = asyncio.Semaphore(LISTINGS_MAX)
-        self._trouble: dict[str, object] | None = None
+        self._outage: dict[str, object] | None = None
         """Since when and why etcd does not answer lookups."""
 
     def job(self, job_id: str) -> NamedJob:
@@ -195,10 +195,10 @@ class JobFeeds:
             async with self._listings:
                 entries = (await self.store.list(span, keys_only=True, limit=1)).entries
         except StoreError as error:
-            self._trouble = self._trouble or _trouble(str(error))
-            return {"absent": None, "trouble": self._trouble}
-        self._trouble = None
-        return None if entries else {"absent": _absent(job_id), "trouble": None}
+            self._outage = self._outage or _outage(str(error))
+            return {"absent": None, "outage": self._outage}
+        self._outage = None
+        return None if entries else {"absent": _absent(job_id), "outage": None}
 
     @asynccontextmanager
     async def of(self, job_id: str) -> AsyncIterator[JobFeed]:

@@ -135,14 +135,14 @@ def _loss(first: WorkerSnapshot | None, points: Sequence[CurvePoint]) -> dict[st
 
 
 def _state(status: JobStatus, story: JobReport) -> str:
-    """One of waiting, starting, recovering, paused, training."""
+    """One of waiting, starting, recovering, downtime, training."""
     if status.generation is None:
         return "waiting"
     pause = story.pauses[-1] if story.pauses and story.pauses[-1].open else None
     if status.go and pause is None:
         return "training"
     if status.go and pause is not None and pause.g > status.generation:
-        return "paused"  # The newest step is old, and no other generation is forming.
+        return "downtime"  # The newest step is old, and no other generation is forming.
     return "recovering" if len(story.generations) > 1 else "starting"
 
 
@@ -154,7 +154,7 @@ def _sentence(status: JobStatus) -> str:
 
 
 def _node(node: NodeStatus, picture: JobOverview, silence: str) -> dict[str, Any]:
-    window, now = picture.snapshots.get(node.node), picture.asked_at
+    snapshot, now = picture.snapshots.get(node.node), picture.asked_at
     fields: dict[str, Any] = {
         "node": node.node,
         "host": node.host,
@@ -164,21 +164,21 @@ def _node(node: NodeStatus, picture: JobOverview, silence: str) -> dict[str, Any
         "tasks": node.tasks,
         "ranks": list(node.ranks),
     }
-    if window is None:
+    if snapshot is None:
         return {**fields, "unreachable": picture.unreachable.get(node.node, "")}
     return fields | {
-        "g": window.g,
-        "phase": window.state,
-        "since": _moment(now, window.since_s),
-        "lease_age_s": _short(window.lease_age_s),
-        "lease_remaining_s": _short(window.lease_remaining_s),
-        "waits": window.waits,
-        "version": window.version,
-        "imports": window.imports,
-        "pid": window.pid,
-        "up": _moment(now, window.up_s),
-        "workers": [_worker(worker, now) for worker in window.workers],
-        "more": window.more,
+        "g": snapshot.g,
+        "phase": snapshot.state,
+        "since": _moment(now, snapshot.since_s),
+        "lease_age_s": _short(snapshot.lease_age_s),
+        "lease_remaining_s": _short(snapshot.lease_remaining_s),
+        "waits": snapshot.waits,
+        "version": snapshot.version,
+        "imports": snapshot.imports,
+        "pid": snapshot.pid,
+        "up": _moment(now, snapshot.up_s),
+        "workers": [_worker(worker, now) for worker in snapshot.workers],
+        "more": snapshot.more,
     }
 
 
@@ -238,10 +238,13 @@ def _event(event: HistoryEvent) -> dict[str, Any]:
     return {"at": event.at, "node": event.node, "what": str(event.what), "g": event.g, "text": event.text}
 
 
-def _rank_0(windows: Iterable[NodeSnapshot]) -> WorkerSnapshot | None:
+def _rank_0(snapshots: Iterable[NodeSnapshot]) -> WorkerSnapshot | None:
     """The newest rank 0 that any node reports."""
     found = (
-        worker for window in windows for worker in window.workers if worker.index == 0 and worker.role is Role.WORKER
+        worker
+        for snapshot in snapshots
+        for worker in snapshot.workers
+        if worker.index == 0 and worker.role is Role.WORKER
     )
     return max(found, key=lambda worker: worker.g, default=None)
 

@@ -26,7 +26,7 @@ from launcher.job.named_job import WHO, NamedJob
 from launcher.net.endpoints import as_ip, is_any
 from launcher.net.http_server import LimitedServer, ServerLimits
 from launcher.system.descriptors import write_stderr_line
-from launcher.web.api import ORDER_BYTES_MAX, carry_out, log, stacks
+from launcher.web.api import ACTION_BYTES_MAX, carry_out, log, stacks
 from launcher.web.html import document
 from launcher.web.job_feed import JobFeed, JobFeeds, TooManyJobs
 from launcher.web.request_origin import LOOPBACK, host_of, is_of_another_site
@@ -39,7 +39,7 @@ LIMITS: Final = ServerLimits(
     field_bytes=8190,  # Browsers send the cookies of all other servers on localhost.
     fields=64,
 )
-ORDER_S: Final = 5.0
+ACTION_S: Final = 5.0
 """From the header of an action to the end of its body."""
 BROWSERS_MAX: Final = 16
 """Pages that are open at the same time, each with live updates."""
@@ -75,14 +75,14 @@ class PageServer:
         self._listed_at = -LIST_EVERY_S
         self._runner: web.AppRunner | None = None
         self._server: LimitedServer | None = None
-        self._orders: set[asyncio.Task[str]] = set()
+        self._actions: set[asyncio.Task[str]] = set()
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Listen; return the address and the port. Raises `OSError`."""
         self._names = LOOPBACK if host in LOOPBACK else LOOPBACK | {_named(host), socket.gethostname().lower()}
         self._any_address = is_any(host)
         document({})  # Read its files now: later the process may have no descriptor left.
-        app = web.Application(middlewares=[self._guarded], client_max_size=ORDER_BYTES_MAX)
+        app = web.Application(middlewares=[self._guarded], client_max_size=ACTION_BYTES_MAX)
         app.on_response_prepare.append(_add_headers)
         app.add_routes(
             [
@@ -93,7 +93,7 @@ class PageServer:
                 web.get("/api/job/{job}/live", self._live, allow_head=False),
                 web.get("/api/job/{job}/log/{process}", partial(self._ask, log)),
                 web.get("/api/job/{job}/stacks/{process}", partial(self._ask, stacks)),
-                web.post("/api/job/{job}/orders", self._order),
+                web.post("/api/job/{job}/actions", self._act),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None)
@@ -139,7 +139,7 @@ class PageServer:
         except ElasticError as error:
             return refused(409, str(error))
 
-    def _may_order(self, request: web.Request) -> str:
+    def _why_not_allowed(self, request: web.Request) -> str:
         """Return why a request may not act; "" if it may."""
         if not self._token:
             return "this page is read-only; start elastic-ctl ui with --allow-actions"
@@ -156,7 +156,7 @@ class PageServer:
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         job_id = request.match_info.get("job", self._only)
-        made = document({"job": job_id, "orders": bool(self._token), "list": not self._only})
+        made = document({"job": job_id, "actions": bool(self._token), "list": not self._only})
         policy = {"Content-Security-Policy": made.policy}
         return web.Response(body=made.html, content_type="text/html", charset="utf-8", headers=policy)
 
@@ -224,22 +224,22 @@ class PageServer:
             job = self._feeds.job(request.match_info["job"])
             return _json(200, await question(job, request.match_info["process"]))
 
-    async def _order(self, request: web.Request) -> web.StreamResponse:
-        if why := self._may_order(request):
+    async def _act(self, request: web.Request) -> web.StreamResponse:
+        if why := self._why_not_allowed(request):
             return refused(403, why)
         try:
-            async with asyncio.timeout(ORDER_S):
-                order = await request.read()
+            async with asyncio.timeout(ACTION_S):
+                action = await request.read()
         except TimeoutError:
-            return refused(408, f"an action must be complete within {ORDER_S:g} s")
+            return refused(408, f"an action must be complete within {ACTION_S:g} s")
         job = self._feeds.job(request.match_info["job"])
-        task = asyncio.create_task(carry_out(job, order), name="order")
-        self._orders.add(task)  # It completes even if the browser leaves meanwhile.
-        task.add_done_callback(self._ordered)
+        task = asyncio.create_task(carry_out(job, action), name="action")
+        self._actions.add(task)  # It completes even if the browser leaves meanwhile.
+        task.add_done_callback(self._action_done)
         return _json(200, {"said": await asyncio.shield(task)})
 
-    def _ordered(self, task: asyncio.Task[str]) -> None:
-        self._orders.discard(task)
+    def _action_done(self, task: asyncio.Task[str]) -> None:
+        self._actions.discard(task)
         if not task.cancelled():
             task.exception()  # A browser that is still connected has received it.
 

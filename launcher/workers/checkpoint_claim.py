@@ -51,25 +51,25 @@ class CheckpointClaim:
             await asyncio.wait({answer}, timeout=SLOW_S)
             if not tries and not answer.done():
                 warning(
-                    f"the checkpoint folder {self._folder} has not responded for {SLOW_S:g} s; workers that restore "
+                    f"the checkpoint directory {self._folder} has not responded for {SLOW_S:g} s; workers that restore "
                     "wait for it"
                 )
             result = await answer
             if isinstance(result, str):
                 break
             if not tries or isinstance(result, CheckpointFenced):
-                warning(f"the checkpoint folder is not fenced: {result}")
+                warning(f"the checkpoint directory is not fenced: {result}")
             if isinstance(result, CheckpointFenced):
                 return
             await asyncio.sleep(PAUSE_S)
         else:
             return
         if tries:
-            warning("the checkpoint folder is fenced now")
+            warning("the checkpoint directory is fenced now")
         if result:
             warning(
-                f"another job ({result}) had claimed the checkpoint folder, and this job claims it again: the two mix "
-                "their checkpoints; give each job a separate --checkpoint-dir"
+                f"another job ({result}) had claimed the checkpoint directory, and this job claims it again: the two "
+                "mix their checkpoints; give each job a separate --checkpoint-dir"
             )
 
     def _try(self, mark: str) -> asyncio.Future[str | CheckpointError]:

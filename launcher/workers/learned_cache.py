@@ -218,7 +218,7 @@ def _path(folder: Path, key: str) -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether only this user can write to the folder, and to the one above it."""
+    """Return whether only this user can write to the directory, and to the one above it."""
     try:
         found = folder.parent.lstat(), folder.lstat()
     except FileNotFoundError:

@@ -138,7 +138,7 @@ class Agent:
         self._mirror = Mirror(
             self._store,
             on_change=self._mirrored,
-            on_trouble=self._trouble,
+            on_outage=self._note_outage,
             relist_every_s=LIMIT_S,
             random_source=self._random,
         )
@@ -250,7 +250,7 @@ class Agent:
                 self._links.learn(view)
             self.feed(agent_events.ViewChanged(view, mirror.listings))
 
-    def _trouble(self, error: StoreError | None) -> None:
+    def _note_outage(self, error: StoreError | None) -> None:
         if error is not None:
             self.crowd.fail(error)
 

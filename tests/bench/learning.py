@@ -110,7 +110,7 @@ class Bench:
             lost = [100 * (1 - mine[place].rate / its[place].rate) for mine, its in zip(ours, other, strict=True)]
             self._keep(name, f"steps lost {when}{where}", results.OURS, "%", lost, pair[0], LOST_GOAL)
             more = [mine[place].taken - its[place].taken for mine, its in zip(ours, other, strict=True)]
-            what = f"CPU time of the machine that the launcher takes more {when}{where}"
+            what = f"additional CPU time of the launcher, as a share of the machine, {when}{where}"
             self._keep(name, what, results.OURS, "%", more, pair[0], TAKEN_GOALS[place])
 
     def start(self, name: str) -> None:

@@ -91,8 +91,8 @@ def measure(args: argparse.Namespace, folder: Path, store: str) -> int:
     lost = (folder / "log" / "launcher.log").read_text().count("lease is lost")
     print(
         f"{args.gb:g} GB of {args.kind}, console {args.console}: exit {agent.returncode} in {took_s:.1f} s; "
-        f"agent's memory at most {memory / 1e6:.0f} MB, its CPU {cpu_s:.1f} s; log folder at most {disk / 1e6:.0f} MB; "
-        f"leases lost: {lost}"
+        f"agent's memory at most {memory / 1e6:.0f} MB, its CPU {cpu_s:.1f} s; "
+        f"log directory at most {disk / 1e6:.0f} MB; leases lost: {lost}"
     )
     return int(agent.returncode)
 

@@ -204,9 +204,8 @@ class Bench:
             self.keep(self._figure(kind, entry, [one.took_s for one in rounds], rounds))
             if kind.planned:
                 worst = max(abs(one.again) for one in rounds)
-                lost = results.figure(
-                    f"{kind.name}: steps lost", entry.contender.name, "steps", [worst], command(kind), goal=0.0
-                )
+                what = f"{kind.what.partition(',')[0]}: steps lost"
+                lost = results.figure(what, entry.contender.name, "steps", [worst], command(kind), goal=0.0)
                 self.keep(lost)
             if logged_s := [one.logged_s for one in rounds if one.logged_s is not None]:
                 waited = replace(entry, what=prepared(entry.what), goal=preparation.LIMIT_S)
@@ -323,7 +322,7 @@ class Bench:
         known = {one.who: one for one in self.figures if one.what == kind.what}
         for who, goal in ((jobs.TUNED, TUNED_GOAL), (jobs.DEFAULTS, DEFAULT_GOAL)):
             if results.OURS in known and who in known:
-                ratio = results.ratio(f"{kind.what}, in parts", known[results.OURS], known[who], goal, command(kind))
+                ratio = results.ratio(f"{kind.what}, ratio", known[results.OURS], known[who], goal, command(kind))
                 self.keep(ratio)
 
 

@@ -27,7 +27,7 @@ pytestmark = [
 LINE = "x" * 999
 LINES = 40_000
 """More than what is kept for a disk that stands still: 40 MB."""
-STOOD_STILL = r"\[elastic-launch\] the console was blocked: (\d+) bytes are only in the logs"
+STALLED = r"\[elastic-launch\] the console was blocked: (\d+) bytes are only in the logs"
 MUCH = f"import sys; [print(n, {LINE!r}) for n in range({LINES})]"
 
 
@@ -163,7 +163,7 @@ def test_a_console_on_a_disk_that_stands_still_stops_nobody_and_says_what_is_mis
             (alone,) = await job.world(2, 1)
             await alone.exits(3)
             (again,) = await job.world(3, 1)
-        await until_written(out, STOOD_STILL)  # Until the disk accepts writes again, new output is left out, too.
+        await until_written(out, STALLED)  # Until the disk accepts writes again, new output is left out, too.
         await again.obeys("print", "after")
         await again.exits(0)
         assert await kept.exits() == 0
@@ -171,7 +171,7 @@ def test_a_console_on_a_disk_that_stands_still_stops_nobody_and_says_what_is_mis
         lines = [re.sub(r"^\[\S+\] rank \d: ", "", line) for line in out.read_text().splitlines()]
         numbers = [int(found[1]) for line in lines if (found := re.fullmatch(rf"(\d+) {LINE}", line))]
         assert numbers == list(range(len(numbers)))
-        (missing,) = (found for line in lines if (found := re.fullmatch(STOOD_STILL, line)))
+        (missing,) = (found for line in lines if (found := re.fullmatch(STALLED, line)))
         whole = sum(len(f"{number} {LINE}\n") for number in range(LINES))
         assert whole // 2 < int(missing[1]) < whole
         order = [lines.index(text) for text in ("before", f"0 {LINE}", missing[0], "after")]
@@ -207,6 +207,6 @@ def test_a_folder_that_does_not_answer_at_the_start_is_one_line_and_exit_code_2(
             node = await job.node("--np", "1", "--log-dir", str(disk.path / "log"))
             assert await node.exits() == 2
         (line,) = node.lines
-        assert re.search(r"--log-dir \S+ has not responded for 10 s .*; repair it, or choose another folder", line)
+        assert re.search(r"--log-dir \S+ has not responded for 10 s .*; repair it, or choose another directory", line)
 
     play(story)

@@ -39,6 +39,7 @@ GLOSSARY: Final = (
     Retired("errand", r"\berrands?\b", "store action"),
     Retired("first cause", r"\bfirst causes?\b|\bfirst to fail\b", "root cause"),
     Retired("first in line", r"\b(?:first|next) in line\b", "leader; for the next: successor"),
+    Retired("folder", r"\bfolders?\b(?!\"?:|[=>])", "directory; the argument `folder=` stays"),
     Retired("hopeless", r"\bhopeless(?:ly)?\b", "unrecoverable, permanent"),
     Retired("kept out", r"\bke(?:ep|eps|pt|eping) out\b", "quarantined"),
     Retired("knock", r"\bknock(?:s|ed|ing)?\b", "probe, connect"),

@@ -88,7 +88,7 @@ def test_a_mirror_follows_sixty_large_documents_and_what_comes_after_them(bench:
             await store.txn((), [Put(bench.prefix + "last", b"small")])
             await watched.until(lambda: bench.prefix + "last" in watched.mirror.entries)
             assert len(watched.mirror.entries) == MANY + 1
-            assert watched.troubles == []
+            assert watched.outages == []
         await own.close()
 
     on(bench, story)

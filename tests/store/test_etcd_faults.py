@@ -136,10 +136,10 @@ def test_a_server_that_comes_back_with_its_data_is_followed_further(server: Serv
         async with Watched(store, "/j/") as watched:
             await watched.until(lambda: watched.values == {"/j/a": b"1"})
             server.kill()
-            await watched.until(lambda: len(watched.troubles) == 1)
+            await watched.until(lambda: len(watched.outages) == 1)
             await asyncio.to_thread(server.start)
-            await watched.until(lambda: len(watched.troubles) == 2)
-            assert watched.troubles[1] is None
+            await watched.until(lambda: len(watched.outages) == 2)
+            assert watched.outages[1] is None
             await store.txn((), [Put("/j/b", b"2")])
             await watched.until(lambda: watched.values == {"/j/a": b"1", "/j/b": b"2"})
             assert watched.replaced == 0
@@ -191,7 +191,7 @@ def test_answers_to_questions_asked_at_the_same_time_tell_of_one_replacement(ser
             await write(store, "/j/new")
             await watched.until(lambda: "/j/new" in watched.values)
             assert (await store.list(KeyRange.key("/j/new"))).revision == store.revision_seen
-            assert (watched.replaced, watched.troubles) == (0, [])
+            assert (watched.replaced, watched.outages) == (0, [])
         await store.close()
 
     asyncio.run(run())
@@ -210,7 +210,7 @@ def test_a_lone_server_that_was_frozen_is_heard_again_when_it_thaws(server: Serv
             server.freeze()
             watched.mirror.refresh_soon()
             await events.first(KeepaliveFailed)
-            await watched.until(lambda: len(watched.troubles) == 1)
+            await watched.until(lambda: len(watched.outages) == 1)
             server.thaw()
             await events.refreshed()
             await write(store, "/j/a")
@@ -240,10 +240,10 @@ def test_a_server_that_is_not_there_yet_is_reported_in_time_and_found_when_it_co
         assert await store.statuses() == ()
         assert time.monotonic() - began < 5 * EtcdOptions().request_limit_s
         async with Watched(store, "/j/") as watched:
-            await watched.until(lambda: len(watched.troubles) == 1)
+            await watched.until(lambda: len(watched.outages) == 1)
             await asyncio.to_thread(server.start)
             await watched.until(lambda: watched.mirror.listed)
-            assert watched.troubles[1:] == [None]
+            assert watched.outages[1:] == [None]
         await store.close()
 
     try:

@@ -105,7 +105,7 @@ def test_a_mirror_shows_what_is_there_and_then_every_change(bench: Bench) -> Non
             assert snapshot[a].value == b"1"
             await store.txn((), [Delete(KeyRange.key(a))])
             await watched.until(lambda: watched.values == {b: b"1"})
-            assert (watched.replaced, watched.troubles) == (0, [])
+            assert (watched.replaced, watched.outages) == (0, [])
 
     on(bench, story)
 
@@ -161,7 +161,7 @@ def test_a_watch_that_is_refused_where_the_listing_is_answered_begins_again_at_o
             await store.standing.wait()
             await store.txn((), [Put("/a", b"2")])
             await watched.until(lambda: watched.values == {"/a": b"2"})
-            assert (store.watched, store.listings, watched.troubles) == ([NOW, put.revision + 1], 1, [])
+            assert (store.watched, store.listings, watched.outages) == ([NOW, put.revision + 1], 1, [])
 
     asyncio.run(story())
 
@@ -369,12 +369,12 @@ def test_a_store_that_goes_away_is_told_once_and_so_is_its_return() -> None:
         store = FaultyStore()
         store.out_of_reach = True
         async with Watched(store, "/j/") as watched:
-            await watched.until(lambda: bool(watched.troubles))
+            await watched.until(lambda: bool(watched.outages))
             await asyncio.sleep(0.6)  # at least one more listing fails
-            assert [str(error) for error in watched.troubles] == ["nobody is there"]
+            assert [str(error) for error in watched.outages] == ["nobody is there"]
             store.out_of_reach = False
             await watched.until(lambda: watched.mirror.listed)
-            assert watched.troubles[1:] == [None]
+            assert watched.outages[1:] == [None]
 
     asyncio.run(run())
 
@@ -462,7 +462,7 @@ def test_a_mirror_that_is_cancelled_in_the_moment_in_which_a_listing_fails_ends(
 
     async def story() -> None:
         store = Failing()
-        mirror = Mirror(store, on_change=lambda _: None, on_trouble=lambda _: None)
+        mirror = Mirror(store, on_change=lambda _: None, on_outage=lambda _: None)
         mirror.follow([KeyRange.prefix("/a/"), KeyRange.prefix("/b/")])
         following = asyncio.create_task(mirror.run())
         await store.asked.wait()
@@ -484,7 +484,7 @@ def test_mirrors_that_are_ended_in_the_middle_of_a_listing_do_not_harm_the_store
         await store.txn((), [Put(key, b"x" * 5_000) for key in keys])
         ranges = [KeyRange.key(key) for key in keys[::2]]
         for turns in range(200):
-            mirror = Mirror(store, on_change=lambda _: None, on_trouble=lambda _: None)
+            mirror = Mirror(store, on_change=lambda _: None, on_outage=lambda _: None)
             mirror.follow(ranges)
             following = asyncio.create_task(mirror.run())
             for _ in range(turns % 40):

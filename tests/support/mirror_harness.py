@@ -24,11 +24,9 @@ class Watched:
         self.replaced = 0
         """How often it went back to an older revision: another store answered."""
         self._revision = 0
-        self.troubles: list[StoreError | None] = []
+        self.outages: list[StoreError | None] = []
         self._changed = asyncio.Event()
-        self.mirror = Mirror(
-            store, on_change=self._on_change, on_trouble=self._on_trouble, relist_every_s=relist_every_s
-        )
+        self.mirror = Mirror(store, on_change=self._on_change, on_outage=self._on_outage, relist_every_s=relist_every_s)
         self.mirror.follow([KeyRange.prefix(prefix) for prefix in prefixes])
         self._task: asyncio.Task[None] | None = None
 
@@ -40,8 +38,8 @@ class Watched:
         self._revision = mirror.revision
         self._changed.set()
 
-    def _on_trouble(self, error: StoreError | None) -> None:
-        self.troubles.append(error)
+    def _on_outage(self, error: StoreError | None) -> None:
+        self.outages.append(error)
         self._changed.set()
 
     @property

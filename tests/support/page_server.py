@@ -33,10 +33,10 @@ class Served:
         async with self.client.get(self.base + path, headers=headers) as answer:
             return answer.status, dict(answer.headers), await answer.text()
 
-    async def order(self, order: object, **headers: str) -> tuple[int, dict[str, str]]:
+    async def act(self, action: object, **headers: str) -> tuple[int, dict[str, str]]:
         sent = {"Origin": self.base, "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
-        path = f"{self.base}/api/job/j/orders"
-        async with self.client.post(path, data=json.dumps(order), headers=sent) as answer:
+        path = f"{self.base}/api/job/j/actions"
+        async with self.client.post(path, data=json.dumps(action), headers=sent) as answer:
             return answer.status, await answer.json()
 
 

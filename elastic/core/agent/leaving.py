@@ -1,6 +1,6 @@
 """How this node leaves: drains, `--join-timeout`, the end of the job, and the exit (pure).
 
-A drain is a request to leave: a signal, an interruption notice, or an operator's order in the store. A running node
+A drain is a request to leave: a signal, a preemption notice, or an operator's order in the store. A running node
 announces it on its key, and the leader plans a generation without it. If the leader does not react, or the deadline of
 the drain is near, the node stops its workers on its own. It records how they ended, deletes its key, and exits.
 """

@@ -302,7 +302,7 @@ class ElasticAccelerator(Accelerator):
     def save_state(
         self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **options: Any
     ) -> Path:
-        """Save as Accelerate does, with the place in the data; the folder is complete or absent. A collective."""
+        """Save as Accelerate does, with the place in the data; the directory is complete or absent. A collective."""
         with reporting_config_errors():
             return self._states.save(
                 output_dir,

@@ -1,4 +1,4 @@
-"""`save_state` and `load_state`: Accelerate's files in complete folders, with the place in the data."""
+"""`save_state` and `load_state`: Accelerate's files in complete directories, with the place in the data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from elastic.train.state import set_step
 from elastic.train.statedict import rng
 
 PLACE: Final = "elastic_place.bin"
-"""The file in the folder of a saved state that holds the place in the data."""
+"""The file in the directory of a saved state that holds the place in the data."""
 NUMBERED: Final = re.compile(r"checkpoint_(\d+)")
 
 
 class SavedStates:
-    """Saves and loads the states of one training, each in its folder."""
+    """Saves and loads the states of one training, each in its directory."""
 
     def __init__(self, accelerator: Accelerator, training: Training, step: TrainingStep) -> None:
         self.loaded = False
@@ -42,7 +42,7 @@ class SavedStates:
 
         Raises:
             CheckpointError: The state could not be written; raised on all ranks. An earlier state stays intact.
-            ConfigError: No folder is set, or it holds a state of another job.
+            ConfigError: No directory is set, or it holds a state of another job.
         """
         self._training.restore()
         accelerator, data, state = self._accelerator, self._training.data, self._training.state
@@ -71,7 +71,7 @@ class SavedStates:
     def load(self, input_dir: str | os.PathLike[str] | None, read: Callable[[str], Any]) -> None:
         """Let Accelerate read a state, and resume at its place in the data; see `ElasticAccelerator.load_state`.
 
-        Raises `ConfigError` if no folder is set, or its state was saved with other data.
+        Raises `ConfigError` if no directory is set, or its state was saved with other data.
         """
         if self._training.restore() and not self._step.begun:
             self._say(
@@ -100,7 +100,7 @@ class SavedStates:
     def _given(self, output_dir: str | os.PathLike[str] | None) -> Path:
         if output_dir is None:
             raise ConfigError(
-                "accelerator.save_state() needs a folder: save_state(output_dir), or "
+                "accelerator.save_state() needs a directory: save_state(output_dir), or "
                 "ProjectConfiguration(automatic_checkpoint_naming=True)"
             )
         return Path(output_dir).expanduser().absolute()
@@ -116,12 +116,12 @@ class SavedStates:
 
     def _project(self) -> Path:
         if self._accelerator.project_dir is None:
-            raise ConfigError("automatic_checkpoint_naming needs a folder: ElasticAccelerator(project_dir=...)")
+            raise ConfigError("automatic_checkpoint_naming needs a directory: ElasticAccelerator(project_dir=...)")
         return Path(self._accelerator.project_dir).expanduser().absolute() / "checkpoints"
 
     def _newest(self) -> Path:
         if not self._accelerator.project_configuration.automatic_checkpoint_naming:
-            raise ConfigError("accelerator.load_state() needs the folder of a saved state: load_state(input_dir)")
+            raise ConfigError("accelerator.load_state() needs the directory of a saved state: load_state(input_dir)")
         found = self._folder(self._project()).newest()
         if found is None:
             raise ConfigError(f"accelerator.load_state(): {self._project()} has no saved state")

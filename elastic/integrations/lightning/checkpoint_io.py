@@ -1,7 +1,7 @@
 """Writes the files of Lightning's ModelCheckpoint: each complete or absent, and only from the newest generation.
 
-Under elastic-launch the agents claim the folder of `--checkpoint-dir` for each generation. The claim is read before a
-file is written, renamed to its final name, or removed; a worker of an older generation is refused. A worker that is
+Under elastic-launch the agents claim the directory of `--checkpoint-dir` for each generation. The claim is read before
+a file is written, renamed to its final name, or removed; a worker of an older generation is refused. A worker that is
 suspended between its last read and its rename, and resumes in a newer generation, can still publish one file.
 """
 
@@ -24,7 +24,7 @@ from elastic.train.checkpoint import atomic_files, fence
 STEP: Final = "the newest step of elastic.State"
 """The value that represents the state in memory where Lightning expects a path."""
 PUBLISHED: Final = "lightning.json"
-"""The file in the job's folder that lists the written files, for a start without a state in memory."""
+"""The file in the job's directory that lists the written files, for a start without a state in memory."""
 LISTED_MAX: Final = 64
 """The largest number of files that it lists; ModelCheckpoint has removed most of the older ones."""
 
@@ -43,7 +43,7 @@ class FencedCheckpointIO(TorchCheckpointIO):
     """Lightning's file format, in files that are complete or absent, fenced by generation."""
 
     def __init__(self, folder: str, mark: str, committed: Callable[[], int], newest: Callable[[], dict[str, Any]]):
-        """`folder` is the job's folder, "" without elastic-launch, and `mark` the mark of its fence.
+        """`directory` is the job's directory, "" without elastic-launch, and `mark` the mark of its fence.
 
         `committed` returns the global step of the last commit, `newest` the state in memory.
         """
@@ -56,8 +56,8 @@ class FencedCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint. Rank 0 calls it.
 
-        Raises `CheckpointFenced` if another generation owns the job's folder, and `CheckpointError` if the disk is full
-        or not writable. An earlier file stays intact.
+        Raises `CheckpointFenced` if another generation owns the job's directory, and `CheckpointError` if the disk is
+        full or not writable. An earlier file stays intact.
         """
         self._check()
         if "://" in str(path) or storage_options is not None:
@@ -88,7 +88,7 @@ class FencedCheckpointIO(TorchCheckpointIO):
         return loaded
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove a file. Raises `CheckpointFenced` if another generation owns the job's folder."""
+        """Remove a file. Raises `CheckpointFenced` if another generation owns the job's directory."""
         self._check()
         super().remove_checkpoint(path)
 

@@ -28,7 +28,7 @@ from elastic.train.state import State
 from elastic.train.statedict import parts, rng
 
 FILES: Final = "lightning"
-"""The folder in the job's folder for the files of a ModelCheckpoint that has no dirpath."""
+"""The directory in the job's directory for the files of a ModelCheckpoint that has no dirpath."""
 UNUSED: Final = (
     "hyper_parameters",
     "hparams_name",
@@ -155,7 +155,7 @@ class Run(Callback):
     # Lightning calls these.
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Give each ModelCheckpoint without a folder one that is the same in all generations.
+        """Give each ModelCheckpoint without a directory one that is the same in all generations.
 
         LightningCLI's configuration file exists from the second generation on; it is overwritten.
         """

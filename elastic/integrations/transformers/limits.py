@@ -37,7 +37,7 @@ def require_exact(trainer: Any, trial: Any) -> None:
         ),
         (
             args.save_on_each_node,
-            "save_on_each_node lets every node write one checkpoint, and the folder is shared; leave it out",
+            "save_on_each_node lets every node write one checkpoint, and the directory is shared; leave it out",
         ),
         (args.auto_find_batch_size, "auto_find_batch_size changes the batches while it trains; leave it out"),
         (

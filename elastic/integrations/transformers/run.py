@@ -30,7 +30,7 @@ from elastic.train.process_group.topology import Topology, current_topology
 from elastic.train.state import State, set_step
 
 SNAPSHOT: Final = "elastic_trainer.json"
-"""The file in a `checkpoint-*` folder with the state that `trainer_state.json` lacks."""
+"""The file in a `checkpoint-*` directory with the state that `trainer_state.json` lacks."""
 
 
 class TrainingRun:
@@ -351,7 +351,7 @@ class TrainingRun:
                 logs[name] = round(logs[name] * own_s / max(logs["train_runtime"], 1e-4), 3)
 
     def save_checkpoint(self, save: Callable[[], None]) -> Path:
-        """Let the Trainer save its `checkpoint-*` folder, complete or absent; return its path. A collective."""
+        """Let the Trainer save its `checkpoint-*` directory, complete or absent; return its path. A collective."""
         trainer = self.trainer
         args, step, name = trainer.args, trainer.state.global_step, f"checkpoint-{trainer.state.global_step}"
         output_dir, push = args.output_dir, args.push_to_hub

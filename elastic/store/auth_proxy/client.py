@@ -48,7 +48,10 @@ def _key(secret: str, salt: str) -> bytes:
 
 
 class AuthTunnel:
-    """Relays to one proxy. `refused`: why the proxy rejects this node; `trouble`: why it cannot be reached; else ""."""
+    """Relays to one proxy.
+
+    `refused` is why the proxy rejects this node, `unreachable` why no connection can be made; "" otherwise.
+    """
 
     def __init__(self, target: str, secret: str) -> None:
         """`target` is the proxy's `host:port`. The tunnel opens nothing before `open`."""
@@ -57,7 +60,7 @@ class AuthTunnel:
         self._listener: socket.socket | None = None
         self._relays: set[asyncio.Task[None]] = set()
         self.refused = ""
-        self.trouble = ""
+        self.unreachable = ""
 
     def open(self) -> str:
         """Listen, and return the target for gRPC. Call it in the event loop."""
@@ -100,9 +103,9 @@ class AuthTunnel:
         try:
             remote = await self._open_authenticated()
         except TimeoutError:
-            self.trouble = "no answer in time"
+            self.unreachable = "no answer in time"
         except OSError as error:
-            self.trouble = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            self.unreachable = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         finally:
             if remote is None:
                 local[1].transport.abort()
@@ -118,7 +121,7 @@ class AuthTunnel:
         except BaseException:  # Also on cancellation: no other code can close this connection.
             there[1].transport.abort()
             raise
-        self.trouble = ""
+        self.unreachable = ""
         if self.refused:
             there[1].transport.abort()
             return None

@@ -228,9 +228,9 @@ class EtcdServers:
         """
         result = self.last_error = self.blame_for(error, endpoint)
         if endpoint.passage is not None:
-            endpoint.misfit, trouble = endpoint.passage.refused, endpoint.passage.trouble
-            if trouble:
-                result = self.last_error = StoreUnavailable(f"etcd at {endpoint} does not answer: {trouble}")
+            endpoint.misfit, unreachable = endpoint.passage.refused, endpoint.passage.unreachable
+            if unreachable:
+                result = self.last_error = StoreUnavailable(f"etcd at {endpoint} does not answer: {unreachable}")
         elif may_be_tls_error(details(error)):
             endpoint.misfit = await diagnose_tls(endpoint.address, self.options.certificates)
             if endpoint.tls and not self.closed:  # The next connection reads the files again.

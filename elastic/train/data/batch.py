@@ -274,8 +274,8 @@ def batch(total: int | None = None, most: int | None = None, **others: Any) -> G
 
 
 def renamed(old: str, new: str) -> None:
-    """Warn the caller of the caller that a name has changed, and that the next release removes the old one."""
-    warnings.warn(f"{old} is now {new}; the next release removes the old name", DeprecationWarning, stacklevel=3)
+    """Warn the caller of the caller that a name has changed, and that the old one is removed in 0.2."""
+    warnings.warn(f"{old} is now {new}; the old name is removed in 0.2", DeprecationWarning, stacklevel=3)
 
 
 def _scaled(group: Mapping[str, Any], ratio: float) -> dict[str, Any]:

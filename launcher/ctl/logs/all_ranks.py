@@ -38,7 +38,7 @@ async def print_once(
     code = 0
     everything = processes(newest.view)
     if not everything:
-        raise InspectError("there is no worker yet: no generation has been made")
+        raise InspectError("there is no worker yet: no generation has formed")
     for role, index in everything:
         output = _output(role, index, raw=raw)
         try:
@@ -129,8 +129,8 @@ class _Share:
         return self._newest.view
 
     @property
-    def trouble(self) -> str:
-        return self._newest.trouble
+    def outage(self) -> str:
+        return self._newest.outage
 
     async def changes(self, limit_s: float | None = None) -> bool:
         try:

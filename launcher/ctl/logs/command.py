@@ -132,7 +132,7 @@ def _print_ended(verdict: Verdict, view: StoreView, processes: list[tuple[Role, 
     where = [_last_location_text(view, role, index) for role, index in processes] or [
         "each log is in the log directory of its host; `elastic-ctl logs RANK` names the host of a rank"
     ]
-    lines = [f"the job has {verdict.status}, and its agents have ended; {where[0]}"]
+    lines = [f"the job {failure_report.HOW_ENDED[verdict.status]}, and its agents have ended; {where[0]}"]
     if verdict.cause is not None:
         lines += failure_report.failure_lines(verdict.cause)
     write(map(sanitize_line, lines))
@@ -144,9 +144,8 @@ def _last_location_text(view: StoreView, role: Role, index: int) -> str:
     location = process_location.locate(view, role, index)
     if location is None:
         return process_location.why_absent(view, role, index)
-    return (
-        f"the log of {process_name(role, index)} is {log_name(role, index)} in the log folder of host {location.host}"
-    )
+    name = process_name(role, index)
+    return f"the log of {name} is {log_name(role, index)} in the log directory of host {location.host}"
 
 
 COMMAND: Final = Subcommand(

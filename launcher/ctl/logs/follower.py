@@ -16,6 +16,7 @@ from launcher.job import process_location
 from launcher.job.inspect_client import InspectBusy, InspectClient, InspectError
 from launcher.job.named_job import WHO, NamedJob
 from launcher.system.descriptors import write_stderr_line
+from launcher.text.failure_report import HOW_ENDED
 from launcher.wire.inspect_messages import LINES_MAX, LogEnd, LogPiece, LogQuestion, LogStart
 
 AGAIN_S: Final = 1.0
@@ -36,7 +37,7 @@ class ViewSource(Protocol):
         """The newest view."""
 
     @property
-    def trouble(self) -> str:
+    def outage(self) -> str:
         """Why etcd does not answer, "" while it does."""
 
     async def changes(self, limit_s: float | None = None) -> bool:
@@ -91,7 +92,7 @@ class LogFollower:
             location = process_location.locate(newest.view, self._role, self._index)
             if location is None or location.stamp < self._stamp or (location.stamp == self._stamp and self._offset < 0):
                 if (stored := newest.view.verdict) is not None:
-                    self._say(f"the job has {stored.value.status}: {stored.value.reason}")
+                    self._say(f"the job {HOW_ENDED[stored.value.status]}: {stored.value.reason}")
                     return 0
                 await self._wait(
                     process_location.why_absent(newest.view, self._role, self._index) if location is None else ""
@@ -134,8 +135,8 @@ class LogFollower:
 
     async def _wait(self, why: str, limit_s: float | None = None) -> None:
         """Wait for a change in the store, and say once for what."""
-        trouble = self._newest.trouble
-        why = f"etcd does not answer ({trouble})" if trouble else why
+        outage = self._newest.outage
+        why = f"etcd does not answer ({outage})" if outage else why
         if why and why != self._waits:
             self._say(f"{why}; waiting")
         self._waits = why

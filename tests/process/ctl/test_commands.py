@@ -345,7 +345,7 @@ def test_the_doctor_needs_no_job_and_checks_this_machine(tmp_path: Path) -> None
     names = [line.split(":")[0].split(maxsplit=1) for line in ran.stdout.splitlines() if line[0] != " "]
     assert [name for _, name in names if name not in ("torch's GPUs", "variables")] == [
         *("python", "packages", "GPUs", "torch", "backends", "address", "container", "proxies", "ports"),
-        *("log folder", "checkpoint folder", "imports", "shared memory", "priority"),
+        *("log directory", "checkpoint directory", "imports", "shared memory", "priority"),
     ]
     assert {level for level, _ in names} <= {"ok", "warn"}
     assert list(tmp_path.iterdir()) == []
@@ -357,7 +357,9 @@ def test_a_failed_check_of_the_doctor_is_exit_1_and_dead_variables_are_named(tmp
     path = stub_torch.path(tmp_path)
     ran = doctor(tmp_path, "--log-dir", "file/log", "--nic", "nope0", PYTHONPATH=path, **dead)
     assert (ran.returncode, ran.stderr) == (1, "")
-    assert re.search(r"^fail  log folder: .*/file is a file; use another one with --log-dir", ran.stdout, re.MULTILINE)
+    assert re.search(
+        r"^fail  log directory: .*/file is a file; use another one with --log-dir", ran.stdout, re.MULTILINE
+    )
     assert re.search(r"^fail  address: --nic nope0: no such interface on this host", ran.stdout, re.MULTILINE)
     assert "warn  variables: FLAGS_sync_nccl_allreduce is set and has no effect; " in ran.stdout
     assert "fail  variables: NCCL_SOCKET_IFNAME is nope1, which matches no interface of this host" in ran.stdout

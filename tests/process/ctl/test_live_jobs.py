@@ -173,7 +173,7 @@ async def test_a_log_is_followed_to_the_node_that_has_the_rank_next_and_to_the_e
     assert any(line.startswith(f"Job {job.job_id} completed") for line in watches.out)
 
     logs, stacks = await asyncio.gather(asked(job, "logs", "0"), asked(job, "stacks", "0"))
-    where = "the log of rank 0 is workerlog.0 in the log folder of host 127.0.0.1"
+    where = "the log of rank 0 is workerlog.0 in the log directory of host 127.0.0.1"
     assert logs == (1, [f"the job has completed, and its agents have ended; {where}"], [])
     assert stacks == (1, [], ["elastic-ctl: error: the job has completed: no worker runs, and none has stack traces"])
 

@@ -91,10 +91,15 @@ def test_a_wait_for_more_nodes_or_the_end_is_over_after_its_timeout(server: str)
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(FinalStatus.COMPLETED, 0), (FinalStatus.FAILED, 5), (FinalStatus.STOPPED, 7)]
+    ("status", "how", "code"),
+    [
+        (FinalStatus.COMPLETED, "has completed", 0),
+        (FinalStatus.FAILED, "has failed", 5),
+        (FinalStatus.STOPPED, "was stopped", 7),
+    ],
 )
 def test_a_wait_for_the_end_tells_how_the_job_has_ended_and_so_does_its_status(
-    server: str, status: FinalStatus, code: int
+    server: str, status: FinalStatus, how: str, code: int
 ) -> None:
     keys = JobKeys(f"w-{status}")
     put_documents(server, waiting_job(keys) | running(keys))
@@ -102,7 +107,7 @@ def test_a_wait_for_the_end_tells_how_the_job_has_ended_and_so_does_its_status(
         assert ran(server, "status", "--job-id", keys.job_id, "--exit-code")[0] == 0
         put_documents(server, ended(keys, status))
         out, err = waits.communicate(timeout=LIMIT_S)
-    assert (waits.returncode, out, err) == (code, f"Job {keys.job_id} has {status}: so it is\n", "")
+    assert (waits.returncode, out, err) == (code, f"Job {keys.job_id} {how}: so it is\n", "")
     assert ran(server, "status", "--job-id", keys.job_id, "--exit-code")[0] == code
     assert ran(server, "status", "--job-id", keys.job_id, "--exit-code", "--watch")[0] == code
     assert ran(server, "status", "--job-id", keys.job_id)[0] == 0

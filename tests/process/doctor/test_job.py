@@ -272,4 +272,4 @@ async def test_a_job_that_is_not_there_fails_the_check_and_a_script_gets_json(jo
     assert told["checks"][-1]["name"] == "job"
     assert told["checks"][-1]["level"] == "fail"
     assert f"no job {job.job_id}" in told["checks"][-1]["text"]
-    assert {"python", "torch", "ports", "log folder", "etcd"} <= {check["name"] for check in told["checks"]}
+    assert {"python", "torch", "ports", "log directory", "etcd"} <= {check["name"] for check in told["checks"]}

@@ -291,7 +291,7 @@ def test_a_folder_that_is_gone_is_one_line(folder: Path) -> None:
         check=False,
     )
     assert ran.returncode == 2
-    assert ran.stderr.startswith("elastic-launch: error: the working folder does not exist")
+    assert ran.stderr.startswith("elastic-launch: error: the working directory does not exist")
     assert ran.stderr.count("\n") == 1
 
 

@@ -219,10 +219,10 @@ async def test_while_etcd_stands_still_a_node_says_for_how_long_and_what_right_i
     node, scraper = await job.node("--metrics-port", str(port)), Scraper(job, port)
     (worker,) = await job.world(1, 1)
     before, _ = await scraper.until(lambda page: page["elastic_launch_state{running}"] == 1)
-    assert before["elastic_launch_refresh_failures_total"] == 0
+    assert before["elastic_launch_lease_renewal_failures_total"] == 0
     job.etcd.freeze()
-    page, _ = await scraper.until(lambda page: page["elastic_launch_refresh_failures_total"] > 0)
-    assert page["elastic_launch_store_silence_seconds"] > 0
+    page, _ = await scraper.until(lambda page: page["elastic_launch_lease_renewal_failures_total"] > 0)
+    assert page["elastic_launch_etcd_silence_seconds"] > 0
     assert page["elastic_launch_lease_remaining_seconds"] < before["elastic_launch_lease_ttl_seconds"]
     assert page["elastic_launch_lease_remaining_max_seconds"] > 100
     assert (await scraper.get("/healthz"))[0] == (await scraper.get("/readyz"))[0] == 200

@@ -233,7 +233,7 @@ async def test_a_metadata_server_that_is_hostile_or_away_changes_nothing(job: Jo
         nodes = [await job.node("--np", str(len(HOSTILE)), environ=on("aws", server)) for server in servers]
         for server, node in zip(servers, nodes, strict=True):
             where = server.endpoint.removeprefix("http://")
-            await node.says(rf"cannot read interruption notices from {where} \(.*\); retrying; training continues$")
+            await node.says(rf"cannot read preemption notices from {where} \(.*\); retrying; training continues$")
             assert f"GET {ACTION}" in server.asked
             assert not any("elsewhere" in one for one in server.asked)
         for worker in await job.world(1, len(HOSTILE)):

@@ -111,9 +111,9 @@ async def test_a_checkpoint_folder_that_can_be_written_again_is_guarded_without_
     folder = job.write("checkpoints", "a file")
     node = await job.node()
     (worker,) = await job.world(1, 1)
-    await node.says(r"the checkpoint folder is not fenced: .* a part of that path is a file; use another")
+    await node.says(r"the checkpoint directory is not fenced: .* a part of that path is a file; use another")
     folder.unlink()
-    await node.says(r"the checkpoint folder is fenced now")
+    await node.says(r"the checkpoint directory is fenced now")
     assert list(folder.glob("fence/*/claim.json"))
     await worker.exits(0)
     assert await node.exits() == 0

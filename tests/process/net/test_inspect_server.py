@@ -122,9 +122,9 @@ def test_who_answers_for_an_agent_and_cannot_prove_it_is_not_believed() -> None:
                     pass
         async with impostor(b"SSH-2.0-OpenSSH_9.2\n") as port:
             members = {NODE: Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=port)}
-            snapshots, unasked = await ask_all(JOB, SECRET, members, 5.0)
+            snapshots, unreachable = await ask_all(JOB, SECRET, members, 5.0)
             assert snapshots == {}
-            assert "not elastic-launch" in unasked[NODE]
+            assert "not elastic-launch" in unreachable[NODE]
 
     played(story)
 
@@ -138,10 +138,10 @@ def test_nodes_that_listen_and_say_nothing_hide_no_other(
     async def story() -> None:
         async with looked() as agent, impostor(b"", b"", close=False) as port:
             members = {f"n-silent-{number}": agent.member(port) for number in range(silent)} | {NODE: agent.member()}
-            snapshots, unasked = await ask_all(JOB, SECRET, members, 6.0)
+            snapshots, unreachable = await ask_all(JOB, SECRET, members, 6.0)
             assert set(snapshots) == {NODE}
-            assert len(unasked) == silent
-            assert all("no answer within" in why for why in unasked.values())
+            assert len(unreachable) == silent
+            assert all("no answer within" in why for why in unreachable.values())
 
     played(story)
 
@@ -158,10 +158,10 @@ def test_of_who_was_never_tried_it_is_not_said_that_it_does_not_answer(monkeypat
 
     async def story() -> None:
         async with looked() as agent:
-            snapshots, unasked = await ask_all(JOB, SECRET, {"n-2": agent.member(), NODE: agent.member()}, limit_s)
+            snapshots, unreachable = await ask_all(JOB, SECRET, {"n-2": agent.member(), NODE: agent.member()}, limit_s)
             assert snapshots == {}
-            assert ": no answer within 0.05 s" in unasked["n-2"]
-            assert unasked[NODE].endswith("was not queried: other nodes took all of the 0.1 s")
+            assert ": no answer within 0.05 s" in unreachable["n-2"]
+            assert unreachable[NODE].endswith("was not queried: other nodes took all of the 0.1 s")
 
     played(story)
 
@@ -171,10 +171,10 @@ def test_nobody_at_an_address_and_silence_are_said_with_the_address() -> None:
         async with looked() as agent, impostor(b"", b"", close=False) as silent:
             gone = Member(host="127.0.0.1", slots=1, masters=(7000,), ports=(8000,), link=1)
             members = {NODE: agent.member(), "n-2": agent.member(silent), "n-3": gone}
-            snapshots, unasked = await ask_all(JOB, SECRET, members, 0.5)
+            snapshots, unreachable = await ask_all(JOB, SECRET, members, 0.5)
             assert set(snapshots) == {NODE}
-            assert unasked["n-2"].startswith(f"cannot query node n-2 at 127.0.0.1:{silent}: no answer within 0.5 s")
-            assert unasked["n-3"].startswith("cannot query node n-3 at 127.0.0.1:1: refused")
+            assert unreachable["n-2"].startswith(f"cannot query node n-2 at 127.0.0.1:{silent}: no answer within 0.5 s")
+            assert unreachable["n-3"].startswith("cannot query node n-3 at 127.0.0.1:1: refused")
 
     played(story)
 

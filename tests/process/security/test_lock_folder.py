@@ -42,7 +42,7 @@ def test_a_folder_for_locks_that_another_user_made_first_stops_no_job_and_deaths
         with stranger(MAKER, str(shared / OWN)) as said:
             assert said == "made"
         first = await job.node("--np", "1", ttl_s=QUICK_TTL_S, environ=environ)
-        why = "is not a folder that only you can write"
+        why = "is not a directory that only you can write"
         await first.says(f"{shared / OWN} {why}; the locks of nodes are in {runtime}/elastic-launch")
         await job.world(1, 1)
         await first.killed()

@@ -78,7 +78,7 @@ async def test_a_page_of_one_job_shows_no_other() -> None:
 
 
 @played
-async def test_orders_need_the_token_the_pages_own_origin_and_json() -> None:
+async def test_actions_need_the_token_the_pages_own_origin_and_json() -> None:
     async with serving(TOKEN) as one:
         before = one.core.revision
         for headers in (
@@ -89,15 +89,15 @@ async def test_orders_need_the_token_the_pages_own_origin_and_json() -> None:
             {"Origin": "null"},
             {"Content-Type": "text/plain"},
         ):
-            assert (await one.order({"order": "stop"}, **headers))[0] == 403, headers
-        short = {"order": "drain", "node": "a", "deadline": str(DEADLINE_MIN_S - 1)}
-        wrong_ones: tuple[object, ...] = ("stop", {}, {"order": "shout"}, {"order": "scale", "np": "0"}, [], short)
-        for wrong in (*wrong_ones, {"order": "stop", "more": 1}):
-            status, said = await one.order(wrong)
+            assert (await one.act({"action": "stop"}, **headers))[0] == 403, headers
+        short = {"action": "drain", "node": "a", "deadline": str(DEADLINE_MIN_S - 1)}
+        wrong_ones: tuple[object, ...] = ("stop", {}, {"action": "shout"}, {"action": "scale", "np": "0"}, [], short)
+        for wrong in (*wrong_ones, {"action": "stop", "more": 1}):
+            status, said = await one.act(wrong)
             assert status == 400, wrong
             assert "\n" not in said["error"]
         assert one.core.revision == before, "nothing was written"
-        status, said = await one.order({"order": "scale", "np": "1"})
+        status, said = await one.act({"action": "scale", "np": "1"})
         assert (status, said["said"]) == (
             200,
             "j: --np 2 becomes 1; 2 nodes run: 1 of them will stop and wait as a spare",
@@ -105,10 +105,10 @@ async def test_orders_need_the_token_the_pages_own_origin_and_json() -> None:
 
 
 @played
-async def test_without_a_token_there_are_no_orders() -> None:
+async def test_without_a_token_there_are_no_actions() -> None:
     async with serving() as one:
         for given in ("", "Bearer ", "Bearer None"):
-            status, said = await one.order({"order": "stop", "now": True}, Authorization=given)
+            status, said = await one.act({"action": "stop", "now": True}, Authorization=given)
             assert (status, said["error"]) == (403, "this page is read-only; start elastic-ctl ui with --allow-actions")
 
 
@@ -155,7 +155,7 @@ async def test_a_page_of_another_site_gets_nothing_and_takes_no_place_but_a_link
             assert (await one.get("/job/j", **link, **{"Sec-Fetch-Dest": "document"}))[0] == 200
             assert (await one.get("/job/j", **link, **{"Sec-Fetch-Dest": "iframe"}))[0] == 403
             assert (await one.get("/api/job/j/live", **link, **{"Sec-Fetch-Dest": "document"}))[0] == 403
-            assert (await one.order({"order": "stop"}, **{"Sec-Fetch-Site": site}))[0] == 403
+            assert (await one.act({"action": "stop"}, **{"Sec-Fetch-Site": site}))[0] == 403
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("follow ")]
         own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
         assert (await one.get("/api/job/j", **own))[0] == 200
@@ -201,8 +201,8 @@ def test_the_place_of_a_page_is_free_as_soon_as_its_browser_goes(monkeypatch: py
     free()
 
 
-def test_an_order_that_is_not_sent_in_time_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "ORDER_S", 0.1)
+def test_an_action_that_is_not_sent_in_time_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ACTION_S", 0.1)
 
     @played
     async def late() -> None:
@@ -211,9 +211,9 @@ def test_an_order_that_is_not_sent_in_time_is_none(monkeypatch: pytest.MonkeyPat
             reader, writer = await asyncio.open_connection("127.0.0.1", int(one.base.rpartition(":")[2]))
             host = one.base.removeprefix("http://")
             writer.write(
-                f"POST /api/job/j/orders HTTP/1.1\r\nHost: {host}\r\nOrigin: {one.base}\r\n"
-                f"Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n"
-                '{"order":"stop"'.encode()
+                f"POST /api/job/j/actions HTTP/1.1\r\nHost: {host}\r\nOrigin: {one.base}\r\n"
+                f"Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n"
+                '{"action":"stop"'.encode()
             )
             assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
             assert one.core.revision == before
@@ -222,7 +222,7 @@ def test_an_order_that_is_not_sent_in_time_is_none(monkeypatch: pytest.MonkeyPat
     late()
 
 
-def test_an_order_is_carried_out_whole_although_its_browser_goes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_is_carried_out_whole_although_its_browser_goes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     began, goes, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
     ordered = api.carry_out
 
@@ -239,7 +239,7 @@ def test_an_order_is_carried_out_whole_although_its_browser_goes_meanwhile(monke
     async def gone() -> None:
         async with serving(TOKEN) as one:
             before = one.core.revision
-            asking = asyncio.create_task(one.order({"order": "scale", "np": "1"}))
+            asking = asyncio.create_task(one.act({"action": "scale", "np": "1"}))
             await began.wait()
             answering = handlers()
             asking.cancel()

@@ -155,7 +155,7 @@ def test_an_interface_that_is_not_there_is_a_warning(monkeypatch: pytest.MonkeyP
 def test_a_checkpoint_folder_that_cannot_be_made_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = told("127.0.0.1", monkeypatch, folder=str(tmp_path / "file" / "checkpoints"))
-    assert said[1:] == [("warn", f"checkpoint folder: {tmp_path}/file is a file")]
+    assert said[1:] == [("warn", f"checkpoint directory: {tmp_path}/file is a file")]
 
 
 def test_the_same_command_typed_twice_says_that_it_makes_one_node_more(

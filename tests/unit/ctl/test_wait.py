@@ -7,6 +7,7 @@ import pytest
 from elastic.core.model import FinalStatus, Verdict
 from launcher.ctl.exit_codes import ENDED, FAILED, NOT_RUNNING, OK, STOPPED, exit_code_of
 from launcher.ctl.wait import Condition, condition, reached
+from launcher.text.failure_report import HOW_ENDED
 from tests.support.job_status import generation, view
 
 RUNS = view("a-1", "b-1", newest=generation(1, "a-1", "b-1"), go=1)
@@ -81,7 +82,7 @@ def test_a_job_that_forms_or_is_not_there_meets_nothing_yet(text: str) -> None:
 def test_the_end_of_a_job_ends_the_wait(status: FinalStatus, text: str, code: int) -> None:
     end = reached("j", view(verdict=ended(status)), condition(text))
     assert end is not None
-    assert (end.code, end.text) == (code, f"Job j has {status}: so it is")
+    assert (end.code, end.text) == (code, f"Job j {HOW_ENDED[status]}: so it is")
 
 
 @pytest.mark.parametrize(

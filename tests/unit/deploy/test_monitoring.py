@@ -212,11 +212,11 @@ def fires(expression: str, **known: float) -> bool:
 def test_a_node_with_a_long_lease_that_is_due_later_is_no_silence_of_etcd(alert: str) -> None:
     (rule,) = (rule["expr"] for rule in rules() if rule["alert"] == alert)
     right = {"lease_remaining_max_seconds": 50.0}
-    assert not fires(rule, store_silence_seconds=14.9, lease_ttl_seconds=60.0, **right)
-    assert fires(rule, store_silence_seconds=25.1, lease_ttl_seconds=60.0, **right)
-    assert fires(rule, store_silence_seconds=11.3, lease_ttl_seconds=5.0, **right)
-    assert fires(rule, store_silence_seconds=10.1, **right), "who has lost its lease has no ttl"
-    assert not fires(rule, store_silence_seconds=9.0, **right)
+    assert not fires(rule, etcd_silence_seconds=14.9, lease_ttl_seconds=60.0, **right)
+    assert fires(rule, etcd_silence_seconds=25.1, lease_ttl_seconds=60.0, **right)
+    assert fires(rule, etcd_silence_seconds=11.3, lease_ttl_seconds=5.0, **right)
+    assert fires(rule, etcd_silence_seconds=10.1, **right), "who has lost its lease has no ttl"
+    assert not fires(rule, etcd_silence_seconds=9.0, **right)
     assert not fires(rule)
 
 

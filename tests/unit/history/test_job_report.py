@@ -56,6 +56,11 @@ def test_the_failure_that_a_go_or_a_verdict_tells_ended_the_generation_before() 
     assert story.until == 60.0
 
 
+def test_the_line_says_how_long_the_downtime_was_and_in_how_many_periods() -> None:
+    points = course((1, 10.0, 1), (400, 49.5, 1), (381, 52.0, 2), (900, 100.0, 2))
+    assert ": 12.5 s of downtime in 2 periods, " in report_line(build_report([*FIRST, *LOST], points, now=100.0))
+
+
 @pytest.mark.parametrize(
     ("now", "words"),
     [(52.0, "20 steps lost, 0 of them repeated (0.0 s)"), (53.5, "20 steps lost, 15 of them repeated (1.5 s)")],

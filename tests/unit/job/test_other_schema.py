@@ -140,5 +140,5 @@ def test_the_page_of_a_job_shows_the_reason_instead_of_its_documents(stored: Sto
 
     first, readable, last = asyncio.run(shown())
     absent = msgspec.json.encode(f"{WORDS}; {FIX}")
-    assert first == last == {"absent": absent, "trouble": b"null"}
+    assert first == last == {"absent": absent, "outage": b"null"}
     assert readable["absent"] == b"null"

@@ -42,7 +42,7 @@ def test_a_worker_that_prepares_is_the_note_unless_the_store_has_one() -> None:
 
 
 def test_a_node_that_loads_torch_says_so() -> None:
-    assert cells(node(NodeState.READY), window(state="loading torch"))[-1] == "loading torch"
+    assert cells(node(NodeState.READY), window(state="importing torch"))[-1] == "importing torch"
 
 
 def test_a_rate_of_a_worker_that_has_ended_is_none() -> None:
@@ -50,7 +50,7 @@ def test_a_rate_of_a_worker_that_has_ended_is_none() -> None:
 
 
 def test_what_a_node_says_has_nothing_that_a_terminal_obeys() -> None:
-    told = window(state="loading torch")
+    told = window(state="importing torch")
     odd = NodeStatus(m_id=None, node="a\x1b[31m", host="a\n", ranks=(), state=NodeState.SPARE, note="\x07")
     assert all(cell.isprintable() for cell in cells(odd, told))
 

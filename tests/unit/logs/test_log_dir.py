@@ -61,7 +61,7 @@ def test_the_logs_of_an_agent_that_writes_there_are_kept(tmp_path: Path, first_o
 
 def test_a_folder_that_cannot_be_is_an_error_with_its_mend(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="choose a writable folder with --log-dir"):
+    with pytest.raises(ConfigError, match="choose a writable directory with --log-dir"):
         entered(log_folder(tmp_path / "file"))
 
 
@@ -86,7 +86,7 @@ def test_another_job_has_a_folder_of_its_own_below_and_says_so_until_the_first_i
                 assert other.path == tmp_path / "j10"
                 assert other.moved == (
                     f"another job (j1) writes its logs into {tmp_path}; the logs of this job are in {tmp_path}/j10 "
-                    "(--log-dir names another folder)"
+                    "(--log-dir names another directory)"
                 )
     with log_folder(tmp_path, job="j10", below="j10") as alone:
         assert (alone.path, alone.moved) == (tmp_path, "")

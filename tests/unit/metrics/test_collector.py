@@ -177,7 +177,7 @@ def test_a_world_that_runs(watched: Watched) -> None:
     assert (page["elastic_launch_np_min"], page["elastic_launch_np_max"]) == (1, 3)
     assert page["elastic_launch_state{running}"] == 1
     assert sum(page[f"elastic_launch_state{{{phase}}}"] for phase in Phase) == 1
-    assert (page["elastic_launch_restarts_charged"], page["elastic_launch_restarts_max"]) == (0, 3)
+    assert (page["elastic_launch_restarts_counted"], page["elastic_launch_restarts_max"]) == (0, 3)
 
 
 def test_a_job_without_a_maximum_has_no_gauge_of_it() -> None:
@@ -205,7 +205,7 @@ def test_the_lease_and_the_right_to_run_are_told_in_seconds(watched: Watched) ->
     watched.agent.now = 101.0
     page = watched.page()
     assert page["elastic_launch_lease_age_seconds"] == pytest.approx(1.0)
-    assert page["elastic_launch_store_silence_seconds"] == pytest.approx(1.0)
+    assert page["elastic_launch_etcd_silence_seconds"] == pytest.approx(1.0)
     assert page["elastic_launch_lease_ttl_seconds"] == 5.0
     assert page["elastic_launch_lease_remaining_seconds"] == pytest.approx(5.0 - 0.75 - 1.0)
     assert page["elastic_launch_lease_remaining_max_seconds"] == pytest.approx(5.0 + 120.0 - 1.0)

@@ -76,6 +76,7 @@ def test_a_phrase_is_found_across_a_line_break() -> None:
         ("sign", "at most 129 signs"),
         ("node loss", "after the loss of a node"),
         ("told", "It is told."),
+        ("folder", "A folder of files"),
     ],
 )
 def test_a_use_is_found(name: str, text: str) -> None:
@@ -93,6 +94,7 @@ def test_a_use_is_found(name: str, text: str) -> None:
         ("sign", "the first sign of a failure; etcd signs it"),
         ("node loss", "the loss of training, step and loss"),
         ("card", "a discarded cardinal"),
+        ("folder", "folder: The directory; pass folder=path"),
     ],
 )
 def test_a_legitimate_use_is_not_found(name: str, text: str) -> None:

@@ -67,7 +67,7 @@ def heard(
 
     with suppress(StopIteration):
         main().send(None)
-    assert not any("is unexpected" in result.trouble for result in results)
+    assert not any("is unexpected" in result.error for result in results)
     return [*zip(asked, results, strict=True)]
 
 
@@ -96,7 +96,7 @@ def test_aws_is_asked_for_a_token_then_for_both_paths_with_it_and_then_left_alon
     assert rounds[0][0].headers == {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
     assert {ask.headers["X-aws-ec2-metadata-token"] for ask, _ in rounds[1:]} == {"AQAEABcdefg=="}
     assert [found.pause_s for _, found in rounds] == [0.0, 0.0, POLL_S, 0.0]
-    assert not any(found.notices or found.remarks or found.trouble for _, found in rounds)
+    assert not any(found.notices or found.remarks or found.error for _, found in rounds)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_google_is_asked_once_for_what_there_is_and_then_waited_for_with_the_eta
 
 def test_who_is_not_google_is_not_believed() -> None:
     found = last(PREEMPTION, MetadataResponse(200, {}, b"TRUE"))
-    assert (found.notices, found.trouble) == (None, "it is not from Google")
+    assert (found.notices, found.error) == (None, "it is not from Google")
 
 
 def test_an_etag_that_does_not_belong_into_an_address_is_not_sent_back() -> None:
@@ -351,10 +351,10 @@ def test_a_freeze_is_a_remark() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"action": "\xff", "time": "x"}', b'{"a":' + b"[" * 60_000])
-def test_what_is_no_text_or_nested_without_end_is_trouble(body: bytes) -> None:
-    assert last(AWS, TOKEN, MetadataResponse(200, {}, body)).trouble == "its answer cannot be parsed"
+def test_what_is_no_text_or_nested_without_end_is_an_error(body: bytes) -> None:
+    assert last(AWS, TOKEN, MetadataResponse(200, {}, body)).error == "its answer cannot be parsed"
     bad = MetadataResponse(200, {}, body.replace(b"action", b"Events"))
-    assert last(AZURE, MetadataResponse(200, {}, b"trainer_3"), bad).trouble == "its answer cannot be parsed"
+    assert last(AZURE, MetadataResponse(200, {}, b"trainer_3"), bad).error == "its answer cannot be parsed"
 
 
 def test_only_an_answer_about_notices_says_that_none_stands() -> None:
@@ -386,7 +386,7 @@ def test_a_server_that_is_away_is_asked_ever_less_often_and_for_ever(
     watch: Watch, answer: MetadataResponse | None
 ) -> None:
     rounds = heard(watch, *[answer] * 30)
-    pauses = [found.pause_s for _, found in rounds if found.trouble]
+    pauses = [found.pause_s for _, found in rounds if found.error]
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] <= pauses[-1] <= PAUSE_MAX_S
     assert not any(found.notices or found.remarks for _, found in rounds)

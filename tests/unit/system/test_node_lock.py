@@ -96,7 +96,7 @@ def test_a_process_keeps_to_the_folder_that_it_chose_first(tmp_path: Path) -> No
             "/proc/nowhere/locks cannot be created (No such file or directory)",
         ),
         (node_lock.LockLocation("/proc/self", "fd"), "/proc/self/fd cannot be used (No such file or directory)"),
-        (node_lock.LockLocation("/tmp", "locks", private=True), "/tmp is not a folder that only you can write"),
+        (node_lock.LockLocation("/tmp", "locks", private=True), "/tmp is not a directory that only you can write"),
         (
             node_lock.LockLocation("/nowhere", "locks", private=True),
             "/nowhere/locks cannot be used (No such file or directory)",

@@ -73,10 +73,10 @@ def test_a_job_with_a_go_trains_when_its_first_step_is_made(events: tuple[Any, .
     assert told(picture(), *events, points=points)["head"]["state"] == state
 
 
-def test_a_job_whose_steps_are_old_is_paused() -> None:
+def test_a_job_whose_steps_are_old_is_in_downtime() -> None:
     story = build_report((*FIRST, *LOST), POINTS, now=1000.0)
     found = sections(picture(), story, POINTS, (), 1000.0)
-    assert found["head"]["state"] == "paused"
+    assert found["head"]["state"] == "downtime"
 
 
 def test_the_verdict_is_the_state_and_the_sentence() -> None:

@@ -113,7 +113,7 @@ const JOB_STATES = {
   completed: ["done", "✓"],
   failed: ["bad", "✕"],
   stopped: ["end", "■"],
-  paused: ["begin", "‖"],
+  downtime: ["begin", "‖"],
   recovering: ["bad", "↻"],
   starting: ["begin", "◔"],
   waiting: ["begin", "◔"],

@@ -1,8 +1,8 @@
-// The head of a job: its state in a sentence, its figures, and its first failure.
+// The head of a job: its state in a sentence, its figures, and the root cause of its first failure.
 
 const setup = JSON.parse($("setup").textContent);
 const kept = JSON.parse($("data").textContent);
-const page = { absent: null, trouble: null };
+const page = { absent: null, outage: null };
 
 function tile(name, wide) {
   const value = el("dd"),

@@ -6,7 +6,7 @@ async function followJobs() {
   $("list").hidden = false;
   const { value, error } = await fetched("/api/jobs");
   contact(error ? "stale" : "live", error ? "no contact" : "live");
-  tell("trouble", error || "");
+  tell("outage", error || "");
   if (value) {
     $("list-none").hidden = value.jobs.length > 0;
     keyed(

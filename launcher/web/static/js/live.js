@@ -12,7 +12,7 @@ const PARTS = [
   [["generations"], drawRecoveries],
   [["course", "pauses"], drawCharts],
   [["events"], drawEvents],
-  [["head"], offerOrders],
+  [["head"], offerActions],
 ];
 let heardAt = Date.now();
 
@@ -42,16 +42,16 @@ function take(sections) {
   tell("full", sections.full || "");
   tell("absent", page.absent || "");
   tell(
-    "trouble",
-    page.trouble
-      ? `etcd has not answered since ${hour(page.trouble.since)} (${page.trouble.words}). Showing the last known state.`
+    "outage",
+    page.outage
+      ? `etcd has not answered since ${hour(page.outage.since)} (${page.outage.words}). Showing the last known state.`
       : "",
   );
   if (there) {
     for (const [needs, draw] of PARTS) if (needs.some((name) => name in sections)) draw();
   }
   if (sections.full) contact("stale", "waiting");
-  else if (page.trouble) contact("stale", "etcd does not answer");
+  else if (page.outage) contact("stale", "etcd does not answer");
   else if (page.head && page.head.verdict) contact("ended", "ended");
   else contact("live", "live");
 }
@@ -67,7 +67,7 @@ function follow() {
     heardAt = Date.now();
     tell("contact", "");
     const sections = JSON.parse(event.data);
-    once = Boolean(sections.full || sections.absent || sections.trouble);
+    once = Boolean(sections.full || sections.absent || sections.outage);
     take(sections);
   };
   mine.onerror = () => {
@@ -108,7 +108,7 @@ function start() {
   if (!setup.list) $("home").removeAttribute("href");
   say(
     $("foot"),
-    setup.orders && !token
+    setup.actions && !token
       ? "This page is read-only. To scale, drain or stop, open the full address that elastic-ctl ui printed."
       : "",
   );

@@ -23,18 +23,18 @@ if (location.hash.startsWith("#token=")) {
     /* The browser stores nothing for this page. */
   }
 }
-const mayOrder = () => Boolean(setup.orders && token && !kept && page.head && !page.head.verdict);
+const mayAct = () => Boolean(setup.actions && token && !kept && page.head && !page.head.verdict);
 
-function offerOrders() {
-  $("orders").hidden = !mayOrder();
-  if (!mayOrder() || $("orders").firstChild) return;
-  $("orders").append(
+function offerActions() {
+  $("actions").hidden = !mayAct();
+  if (!mayAct() || $("actions").firstChild) return;
+  $("actions").append(
     el("button", { class: "quiet", type: "button", onclick: askScale }, "Scale …"),
     el("button", { class: "quiet", type: "button", onclick: askStop }, "Stop …"),
   );
 }
 function offerDrain(row, node) {
-  if (mayOrder())
+  if (mayAct())
     row.append(
       el(
         "button",
@@ -62,7 +62,7 @@ function askScale() {
     [el("label", { for: "np" }, "np: N, N+, or MIN:MAX"), np],
     "Scale",
     false,
-    () => ({ order: "scale", np: np.value }),
+    () => ({ action: "scale", np: np.value }),
   );
 }
 function askDrain(node) {
@@ -77,7 +77,7 @@ function askDrain(node) {
     "Drain",
     false,
     () =>
-      deadline.value.trim() ? { order: "drain", node, deadline: deadline.value.trim() } : { order: "drain", node },
+      deadline.value.trim() ? { action: "drain", node, deadline: deadline.value.trim() } : { action: "drain", node },
   );
 }
 function askStop() {
@@ -92,11 +92,11 @@ function askStop() {
     [el("label", { class: "check" }, fast, "at once: workers exit within 2 s and do not save")],
     "Stop the job",
     true,
-    () => ({ order: "stop", now: fast.checked }),
+    () => ({ action: "stop", now: fast.checked }),
   );
 }
 
-function confirm(title, words, fields, does, hard, order) {
+function confirm(title, words, fields, does, hard, action) {
   const said = el("p", { class: "said", role: "status" });
   const act = el("button", { class: hard ? "strong hard" : "strong", type: "submit" }, does);
   const form = el(
@@ -107,9 +107,9 @@ function confirm(title, words, fields, does, hard, order) {
         event.preventDefault();
         act.disabled = true;
         say(said, "Sending …");
-        const { value, error } = await fetched(`/api/job/${encodeURIComponent(setup.job)}/orders`, {
+        const { value, error } = await fetched(`/api/job/${encodeURIComponent(setup.job)}/actions`, {
           method: "POST",
-          body: JSON.stringify(order()),
+          body: JSON.stringify(action()),
           headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
         });
         say(said, error || value.said);
