@@ -175,10 +175,12 @@ class SpotWatch:
         """Log once that notices may be missed, and once that they no longer are; `auto` may well find nothing."""
         before = bool(self._troubled)
         (self._troubled.add if trouble else self._troubled.discard)(watch)
-        tell = self._agent_log.debug if self._spot == "auto" else self._agent_log.warning
+        log, may_be_absent = self._agent_log, self._spot == "auto"
         if trouble and not before:
+            tell = log.debug if may_be_absent else log.warning
             tell(f"cannot read interruption notices from {where} ({trouble}); retrying; training continues")
         elif before and not self._troubled:
+            tell = log.debug if may_be_absent else log.always
             tell(f"{where} answers again: interruption notices can be read")
 
 

@@ -65,7 +65,7 @@ class CheckpointClaim:
         else:
             return
         if tries:
-            warning("the checkpoint folder is fenced now")
+            self._agent_log.always("the checkpoint folder is fenced now")
         if result:
             warning(
                 f"another job ({result}) had claimed the checkpoint folder, and this job claims it again: the two mix "
