@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from elastic.errors import ConfigError
 from launcher import __version__
 from launcher.config import argv as command_line
 from launcher.config import env_reference, explain, help_page
+from launcher.config.argv import SplitCommandLine
 from launcher.config.config import Config
 from launcher.config.machine_checks import check
 from launcher.config.parse import resolve
@@ -46,8 +48,8 @@ def _start(argv: Sequence[str]) -> int:
         write_stderr(help_page.short_text())
         return ConfigError.exit_code
     line = command_line.split_argv(argv)
-    if line.asks:
-        print_result(_answer(line.asks))
+    if line.asks or _is_word_help(line):
+        print_result(_answer(line.asks or "help"))
         return 0
     parsed, sources = resolve(line, os.environ)
     config = check(parsed, os.environ)
@@ -108,6 +110,12 @@ def _job(config: Config) -> str:
     address = as_ip(host)
     alone = address is not None and address.is_loopback and not config.login.secret and not static_hosts(config)
     return f"{config.job_id}@{port}" if alone else config.job_id
+
+
+def _is_word_help(line: SplitCommandLine) -> bool:
+    """Return whether the script is the word `help`, and no file or program has that name."""
+    is_word = (line.script, line.script_args, line.module) == ("help", (), False)
+    return is_word and not Path("help").exists() and shutil.which("help") is None
 
 
 def _answer(asked: str) -> str:

@@ -224,9 +224,9 @@ class ChannelServer:
             silent = next((other for other in self._connections.values() if other.hello is None), None)
             if silent is None:
                 end.close()
-                self._say(f"pid {pid} is one too many; its channel is closed")
+                self._say(f"too many connections ({CONNECTIONS_MAX}): closing that of pid {pid}")
                 return
-            self.close_connection(silent, "has not said who it is")
+            self.close_connection(silent, "has not identified itself, and there are too many connections")
         connection = WorkerConnection(end, pid, filled_at=self._clock())
         self._connections[end.fileno()] = connection
         self._poll.register(end, select.EPOLLIN)
@@ -255,20 +255,20 @@ class ChannelServer:
         connection.tokens = min(connection.tokens + (now - connection.filled_at) * PACKETS_PER_S, BURST) - 1
         connection.filled_at = now
         if connection.tokens < 0:
-            self.close_connection(connection, f"says more than {PACKETS_PER_S:.0f} things a second")
+            self.close_connection(connection, f"sends more than {PACKETS_PER_S:.0f} messages/s")
             return
         if len(data) > PACKET_MAX:
-            self.close_connection(connection, f"says more than {PACKET_MAX} bytes at once")
+            self.close_connection(connection, f"sent a message of more than {PACKET_MAX} bytes")
             return
         try:
             message = said.decode(data)
         except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors.
-            self.close_connection(connection, f"is not understood ({error})")
+            self.close_connection(connection, f"sent an invalid message ({error})")
             return
         if connection.hello is None:
             self._meet(connection, message)
         elif isinstance(message, WorkerHello):
-            self.close_connection(connection, "says twice who it is")
+            self.close_connection(connection, "identified itself twice")
         elif isinstance(message, SegmentRequest):
             self._answer(connection, message)
         else:
@@ -276,10 +276,10 @@ class ChannelServer:
 
     def _meet(self, connection: WorkerConnection, message: WorkerMessage) -> None:
         if not isinstance(message, WorkerHello):
-            self.close_connection(connection, "does not say who it is")
+            self.close_connection(connection, "did not identify itself")
             return
         if message.pid != connection.pid:
-            self.close_connection(connection, f"says that it is pid {message.pid}")
+            self.close_connection(connection, f"claims to be pid {message.pid}")
             return
         for other in self.connections:
             assert other.hello is not None
@@ -287,7 +287,7 @@ class ChannelServer:
                 self._read(other, int(BURST))  # The previous program of a shell script may have just ended.
                 if other.open:
                     self.close_connection(
-                        connection, f"says that it is {speaker_name(message.rank)}, and so does pid {other.pid}"
+                        connection, f"claims to be {speaker_name(message.rank)}, which pid {other.pid} already is"
                     )
                     return
         try:

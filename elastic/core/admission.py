@@ -254,7 +254,7 @@ def another_launcher(it: Applicant) -> str:
     if it.stored.mode is it.own.mode or JobMode.TORCHRUN not in modes:
         return ""
     theirs, ours = ("torchrun" if mode is JobMode.TORCHRUN else "elastic-launch" for mode in modes)
-    fix = "use one of them on every node, or another job id"
+    fix = "use one of them on every node, or another job ID"
     return f"job {it.keys.job_id} runs under {theirs}, and this node under {ours}; {fix}"
 
 

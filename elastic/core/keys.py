@@ -41,7 +41,7 @@ class JobKeys:
     def __init__(self, job_id: str, prefix: str = PREFIX_DEFAULT) -> None:
         """Build every key from the job's id, which must match `JOB_ID`."""
         if not JOB_ID.fullmatch(job_id):
-            raise ValueError(f"job id {job_id!r}: 1 to 128 letters, digits, '.', '_' or '-'")
+            raise ValueError(f"job ID {job_id!r}: 1 to 128 letters, digits, '.', '_' or '-'")
         self.job_id = job_id
         self.root: Final = f"{prefix.rstrip('/')}/{job_id}/"
         self.leader: Final = self.root + "leader"

@@ -437,7 +437,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Describe how the parts of the document contradict each other; "" if they do not."""
         if any(len(member.ports) != member.process_count(self.slots) for member in self.members):
             return f"{self.slots} slots, and a member with another number of ports"
-        return "" if _are_hosts(member.host for member in self.members) else "a member whose host is no host"
+        return "" if _are_hosts(member.host for member in self.members) else "a member with an invalid host"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

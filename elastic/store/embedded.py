@@ -53,7 +53,7 @@ _GUARD = f"""
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent is gone")
+    sys.exit("the parent process exited")
 os.execv(sys.argv[2], sys.argv[2:])
 """
 """1 is PR_SET_PDEATHSIG, which persists over exec. The check of the parent's pid detects a parent that died before."""
@@ -185,7 +185,7 @@ class EmbeddedEtcd:
         binary = self._binary = self._binary or find_etcd()
         self.version = version_of(binary)
         if not self.version:
-            raise ConfigError(f"{binary} cannot be run, or is no etcd: it does not answer to --version")
+            raise ConfigError(f"{binary} cannot be run, or is not etcd: `{binary} --version` failed")
         remove_left_behind(ETCD)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             self._scratch = TempFolder(ETCD)
@@ -210,7 +210,7 @@ class EmbeddedEtcd:
                 raise
             await self.stop()
             if attempt == ATTEMPTS_MAX or "address already in use" not in log:
-                raise StoreUnavailable(f"the embedded etcd ({binary}) did not come up; its log ends with: {log}")
+                raise StoreUnavailable(f"the embedded etcd ({binary}) did not start; its log ends with: {log}")
         raise AssertionError("the last attempt returns or raises")
 
     async def ended(self) -> int:

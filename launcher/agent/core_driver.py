@@ -198,8 +198,7 @@ class CoreDriver:
             ):
                 self.links.perform(action)
             case actions.LogLine():
-                log = self._agent_log
-                (log.warning if action.warn else log.debug if action.detail else log.info)(action.text)
+                self._log(action)
             case actions.NoteSilence():
                 generation = self.core.facts.generation
                 if action.step is actions.SilenceStep.EVICTED:
@@ -207,13 +206,18 @@ class CoreDriver:
             case _:
                 perform(action)
 
+    def _log(self, line: actions.LogLine) -> None:
+        log = self._agent_log
+        write = log.always if line.final else log.warning if line.warn else log.debug if line.detail else log.info
+        write(line.text)
+
     def report_verdict(self, action: actions.ReportVerdict) -> None:
         """Log how the job ended."""
         verdict = action.verdict
         if action.late:
             self._agent_log.report(failure_report.ended_lines(verdict, self.core.facts.keys.job_id, time.time()))
             return
-        log = self._agent_log.info if verdict.status is FinalStatus.COMPLETED else self._agent_log.warning
+        log = self._agent_log.info if verdict.status is FinalStatus.COMPLETED else self._agent_log.always
         log(f"the job {failure_report.HOW_ENDED[verdict.status]}: {verdict.reason}")
 
     def _cancel_wake(self) -> None:

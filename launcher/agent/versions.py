@@ -7,6 +7,7 @@ import hashlib
 import importlib.machinery
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from launcher.config.config import Config
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 """The packages that bring NCCL for torch's wheels. In other builds of torch the version of NCCL is not known."""
+CUDA_LINE = re.compile(r"^cuda\b[^=\n]*=\s*(['\"])(?P<version>[^'\"\n]+)\1", re.MULTILINE)
+"""The line of torch's `version.py` that names CUDA; builds without it have None there."""
 DIGEST_CHARACTERS = 12
 DIGEST_BYTES_MAX = 64 << 20
 """A larger file is not a script, and reading it would delay the start."""
@@ -38,6 +41,16 @@ def installed() -> dict[str, str]:
     """Return the versions of Python, torch and NCCL of this interpreter; "" for those that are not installed."""
     nccl = next((found for name in NCCL_PACKAGES if (found := _wheel(name))), "")
     return {"python": platform.python_version(), "torch": _wheel("torch") or package_version("torch"), "nccl": nccl}
+
+
+def cuda_of_torch() -> str:
+    """Return the version of CUDA that torch was built for, from torch's `version.py`; "" without torch or CUDA."""
+    spec = importlib.machinery.PathFinder.find_spec("torch")
+    for place in (spec.submodule_search_locations if spec is not None else None) or ():
+        with contextlib.suppress(OSError):
+            if found := CUDA_LINE.search(Path(place, "version.py").read_text(encoding="utf-8", errors="replace")):
+                return found["version"]
+    return ""
 
 
 def script_digest(config: Config) -> str:

@@ -100,6 +100,8 @@ EXPLAIN: Final = "--explain"
 """Print the resolved settings instead of starting anything."""
 MODULE: Final = ("-m", "--module")
 """Run the script as a module."""
+SHORT: Final = {f"-{flag.short}": flag.option for flag in FLAGS if flag.short}
+"""The short forms of flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ def split_argv(argv: Sequence[str]) -> SplitCommandLine:
         if not word.startswith("-") or word == "-":
             break
         rest.pop(0)
+        word = SHORT.get(word, word)
         if word in QUESTIONS:
             return SplitCommandLine((), "", (), False, asks=QUESTIONS[word])
         if word in MODULE:
@@ -209,7 +212,7 @@ def _text(word: str, metavar: str, rest: list[str]) -> str:
     written, equals, text = word.partition("=")
     if equals:
         return text
-    if not rest or rest[0].startswith("--") or rest[0] == "-m":
+    if not rest or rest[0].startswith("--") or rest[0] == "-m" or rest[0] in SHORT:
         raise ConfigError(f"{written} needs a value ({metavar})")
     return rest.pop(0)
 

@@ -1,4 +1,4 @@
-"""Durations as people write them: `30s`, `10m`, `1h30m`, `500ms`; a number without a unit counts seconds."""
+"""Durations as people write them: `30s`, `10m`, `1h30m`, `2d`, `500ms`; a number without a unit counts seconds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SILENCE_TIMEOUT_MIN_S: Final = 0.1
 noticeable share of a core."""
 
 METAVAR: Final = "DURATION"
-FORMS: Final = "10s, 5m, 1h30m or 500ms; a number without a unit counts seconds"
+FORMS: Final = "10s, 5m, 1h30m, 2d or 500ms; a number without a unit counts seconds"
 
-_UNITS_S: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_UNITS_S: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 """The units, in the order in which a duration names them, each at most once."""
 _WITH_UNITS: Final = re.compile("".join(rf"(?:([0-9]+(?:\.[0-9]+)?){unit})?" for unit in _UNITS_S))
 
@@ -40,6 +40,8 @@ def lease_ttl(text: str) -> float:
     try:
         value = duration(LEASE_TTL_MIN_S, LEASE_TTL_MAX_S)(text)
     except ValueError as error:
+        if not _is_below(text, LEASE_TTL_MIN_S):
+            raise
         raise ValueError(f"{error}; below 2 s one lost packet would look like a node failure") from None
     if value != int(value):
         raise ValueError(f"{text}: etcd counts a lease in whole seconds; use {math.ceil(value)}s")
@@ -56,6 +58,14 @@ def silence_timeout(text: str) -> float:
             "or more, or 0 to turn heartbeats off"
         )
     return value
+
+
+def _is_below(text: str, low_s: float) -> bool:
+    """Return whether a text is a duration, and shorter than that."""
+    try:
+        return _seconds(text) < low_s
+    except ValueError:
+        return False
 
 
 def _seconds(text: str) -> float:

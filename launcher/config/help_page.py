@@ -43,7 +43,7 @@ EXAMPLES: Final = (
     ("four GPUs of this machine", "elastic-launch --gpus 0,1,2,3 train.py --batch_size=64"),
     ("three nodes on this machine, to try what happens when one fails", "elastic-launch --local-nodes 3 train.py"),
     (
-        "1 to 4 machines that meet in etcd; the same command on every one",
+        "1 to 4 machines that rendezvous through etcd; the same command on every one",
         "elastic-launch --elastic-server etcd0:2379 --job-id job1 --np 1:4 train.py",
     ),
     (
@@ -118,7 +118,8 @@ def help_parser() -> argparse.ArgumentParser:
         text = f"{meaning(flag)} (default: {shown_default(flag)}; {', '.join(shown_variables(flag))})".replace(
             "%", "%%"
         )
-        groups[flag.group].add_argument(flag.option, *map(option, aliases_of(flag)), help=text, **argparse_kind(flag))
+        names = (*flag.spellings, *map(option, aliases_of(flag)))
+        groups[flag.group].add_argument(*names, help=text, **argparse_kind(flag))
     return parser
 
 

@@ -16,7 +16,7 @@ class StoreSettings(Settings, group=ELASTIC):
 
     servers: tuple[str, ...] = setting(
         (),
-        "the address of etcd: host:port; several endpoints of a cluster with commas",
+        "the address of etcd: host:port; separate several endpoints with commas",
         readers.servers,
         "HOST:PORT,...",
         shown="elastic-launch starts an etcd on this machine",

@@ -121,7 +121,7 @@ class PsSettings(Settings, group=SERVERS):
 
     ps_servers: tuple[str, ...] = setting(
         (),
-        "the parameter servers, HOST:PORT with commas; each node starts those with its own host",
+        "the parameter servers, comma-separated HOST:PORT; each node starts those with its own host",
         readers.endpoint_list,
         "HOST:PORT,...",
         shown="none",
@@ -131,7 +131,7 @@ class PsSettings(Settings, group=SERVERS):
     )
     ps_workers: tuple[str, ...] = setting(
         (),
-        "the workers, HOST:PORT or HOST with commas; each node starts those with its own host",
+        "the workers, comma-separated HOST:PORT or HOST; each node starts those with its own host",
         readers.worker_list,
         "HOST[:PORT],...",
         shown="none",
@@ -141,7 +141,7 @@ class PsSettings(Settings, group=SERVERS):
     )
     ps_heter_workers: tuple[str, ...] = setting(
         (),
-        "the heterogeneous workers of ps-heter, HOST:PORT or HOST with commas",
+        "the heterogeneous workers of ps-heter, comma-separated HOST:PORT or HOST",
         readers.worker_list,
         "HOST[:PORT],...",
         shown="none",

@@ -126,8 +126,10 @@ def count(low: int, high: int) -> Callable[[str], int]:
         if not re.fullmatch(r"-?[0-9]{1,12}", text.strip()):
             raise ValueError(f"{text!r} is not a whole number")
         value = int(text)
-        if not low <= value <= high:
-            raise ValueError(f"{value} is not between {low} and {high}")
+        if value < low:
+            raise ValueError(f"must be {low} or more, not {value}")
+        if value > high:
+            raise ValueError(f"must be {high} or less, not {value}")
         return value
 
     return read
@@ -171,7 +173,7 @@ def serve(text: str) -> str:
 def job_id(text: str) -> str:
     """The name of a job."""
     if not JOB_ID.fullmatch(text) or not text.strip("."):
-        raise ValueError(f"{text!r}: a job id has 1 to 128 letters, digits, '.', '_' or '-', and not dots alone")
+        raise ValueError(f"{text!r}: a job ID has 1 to 128 letters, digits, '.', '_' or '-', and not dots alone")
     return text
 
 

@@ -42,6 +42,7 @@ class Flag:
     `shown` is the default in the help. `environs` are variables of other launchers, which count after the flag's own.
     A flag with `once` is not repeated in the command that starts a further node in another terminal. `variable`
     replaces the variable that is named after the flag. `old_name` and `old_variables` are accepted, with a warning.
+    `short` is a letter: `v` for `-v`.
     """
 
     default: Any
@@ -54,6 +55,7 @@ class Flag:
     environs: tuple[str, ...] = ()
     scope: Scope = Scope(0)
     once: bool = False
+    short: str = ""
     variable: str = ""
     old_name: str = ""
     old_variables: tuple[str, ...] = ()
@@ -68,6 +70,11 @@ class Flag:
     def option(self) -> str:
         """The flag as people write it: with hyphens."""
         return option(self.name)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The flag as people write it, the short form first."""
+        return (f"-{self.short}", self.option) if self.short else (self.option,)
 
     @property
     def own_variables(self) -> tuple[str, ...]:

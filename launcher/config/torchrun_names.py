@@ -41,7 +41,7 @@ ALIASES: Final[Mapping[str, Alias]] = {
 """Names that set a flag with another name. The names that torchrun and `elastic-launch` share are not here."""
 
 NO_EFFECT: Final[Mapping[str, str]] = {
-    "rdzv_backend": "nodes always meet in etcd (--elastic-server)",
+    "rdzv_backend": "nodes always rendezvous through etcd (--elastic-server)",
     "rdzv_conf": "use --lease-ttl, --silence-timeout, --join-window, --join-timeout and --connect-timeout",
     "node_rank": "nodes agree on their ranks in etcd, or take them from the order of --ips",
     "master_addr": "nodes agree on the master in etcd, which --elastic-server names or --serve starts",

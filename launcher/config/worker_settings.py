@@ -19,7 +19,9 @@ class SupervisionSettings(Settings, group=WORKERS):
 
     restarts_max: int = setting(
         3,
-        "restarts after failures, for the whole job; nodes that fail or join do not count",
+        "restarts after failures, for the whole job; nodes that fail or join do not count; the count starts again at "
+        "0 after a generation whose workers ran for 1h; ten failures in a row without progress end the job anyway; "
+        "torchrun's default is 0",
         readers.count(0, readers.RESTARTS_MAX),
         "N",
         name="max_restarts",
@@ -217,5 +219,5 @@ class LogSettings(Settings, group=LOGS):
         scope=Scope.PARENT | Scope.WORKER,
     )
     no_live: bool = setting(False, "do not show the progress display below the output on a terminal")
-    verbose: bool = setting(False, "print more about what the agent does")
-    quiet: bool = setting(False, "print only warnings and errors")
+    verbose: bool = setting(False, "print more about what the agent does", short="v")
+    quiet: bool = setting(False, "print only warnings and errors", short="q")

@@ -159,7 +159,7 @@ def _arranged(parser: CtlParser, words: Sequence[str]) -> list[str]:
         if every[name].nargs is None and not joined and rest:
             front.append(rest.pop(0))
     if not rest:
-        raise ConfigError(f"which COMMAND? {WHO} --help lists all")
+        raise ConfigError(f"no command given; {WHO} --help lists all")
     command = rest.pop(0)
     if command not in parser.commands:
         raise ConfigError(no_such_command(command, parser.commands))

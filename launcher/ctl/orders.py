@@ -67,7 +67,8 @@ def _drain_arguments(parser: argparse.ArgumentParser) -> None:
         "--deadline",
         type=readers.argument(duration(DEADLINE_MIN_S)),
         metavar=METAVAR,
-        help="time until the host goes away; its workers get 3 s less (default: --stop-timeout, --save-timeout)",
+        help="time until the host goes away; its workers must have exited 3 s earlier, at the latest (default: none; "
+        "--save-timeout and --stop-timeout always apply)",
     )
     parser.add_argument(
         "--no-wait", action="store_true", help="return once the request is written, without waiting for the nodes"
@@ -96,7 +97,7 @@ async def _wait_until_gone(job: NamedJob, nodes: Sequence[str]) -> int:
             if world is not None and view.go is not None and view.go.value.g == world.g > g:
                 size = counted(len(world.members), "node")
                 if g:
-                    write([f"generation {world.g} runs: {size}, world size {world.world_size}"])
+                    write([f"generation {world.g} is running: {size}, world size {world.world_size}"])
                 g = world.g
             if not waited:
                 return 0
@@ -105,7 +106,7 @@ async def _wait_until_gone(job: NamedJob, nodes: Sequence[str]) -> int:
 
 DRAIN: Final = Subcommand(
     "drain",
-    "make nodes leave: their workers save and end, the other nodes continue",
+    "make nodes leave: their workers save and exit, the other nodes continue",
     _drain_arguments,
     _drain,
     examples=(
@@ -139,8 +140,8 @@ async def _stop(job: NamedJob, asked: argparse.Namespace) -> int:
 
 def _question(job: NamedJob, view: StoreView, *, at_once: bool) -> str:
     nodes = counted(len(view.members), "node")
-    saves = "do not save" if at_once else "save"
-    return f"Stop job {job.job_id} for good? The workers of {nodes} {saves} and end."
+    what = "be stopped without saving" if at_once else "save and exit"
+    return f"Stop job {job.job_id} for good? The workers on {nodes} will {what}."
 
 
 async def _wait_until_ended(job: NamedJob, stopped: StoreView, reason: str) -> int:
@@ -151,10 +152,10 @@ async def _wait_until_ended(job: NamedJob, stopped: StoreView, reason: str) -> i
         while True:
             view = newest.view
             if not (view.incarnation or view.spec or view.generation or view.verdict or view.unreadable):
-                write([f"{job.job_id} was deleted meanwhile"])
+                write([f"{job.job_id} was deleted while waiting"])
                 return 0
             if view.verdict is None and (said or run_of(view) != run):
-                write([f"{job.job_id} runs again meanwhile"])
+                write([f"{job.job_id} was started again"])
                 return 0
             if view.verdict is not None and not said:
                 write([ended(job, view)])
@@ -169,7 +170,7 @@ async def _wait_until_ended(job: NamedJob, stopped: StoreView, reason: str) -> i
 
 STOP: Final = Subcommand(
     "stop",
-    "end a job: its workers save, its agents end with exit code 0",
+    "end a job: its workers save, its agents exit with code 0",
     _stop_arguments,
     _stop,
     examples=(

@@ -54,7 +54,7 @@ def named(asked: argparse.Namespace) -> bool:
     """Return whether an object of Kubernetes was named. Raises `ConfigError` for flags that need one without it."""
     found = asked.k8s_job is not None or asked.jobset is not None
     if not found and (asked.namespace is not None or asked.api_server is not None):
-        raise ConfigError("which object of Kubernetes? add --k8s-job NAME or --jobset NAME")
+        raise ConfigError("no Kubernetes object named; add --k8s-job NAME or --jobset NAME")
     return found
 
 
@@ -67,7 +67,7 @@ async def resize(asked: argparse.Namespace, environ: Mapping[str, str]) -> str:
     inside = server_inside(environ)
     server = asked.api_server or inside
     if not server.startswith(("http://", "https://")):
-        start = f"{server!r} is no URL" if server else NO_SERVER
+        start = f"{server!r} is not an http:// or https:// URL" if server else NO_SERVER
         raise ConfigError(f"{start}; {PROXY}")
     own = server == inside
     if own and not (ACCOUNT / "token").is_file():
@@ -82,7 +82,7 @@ async def resize(asked: argparse.Namespace, environ: Mapping[str, str]) -> str:
         raise ConfigError(f"JobSet {asked.jobset}: {error}; name another one with --replicated-job") from error
     except NO_ANSWER as error:
         reason = sanitize_line(str(error) or type(error).__name__)
-        raise ApiUnreachable(f"the API server at {server} cannot be asked: {reason}") from error
+        raise ApiUnreachable(f"cannot reach the API server at {server}: {reason}") from error
 
 
 def _pods(np: Np) -> int:
@@ -112,4 +112,4 @@ async def _resize(target: ScaledObject, size: int, namespace: str) -> str:
         before = job.spec.completions or 0
         how = f"stays at {counted(size, 'pod')}" if before == size else f"from {before} to {counted(size, 'pod')}"
         return f"{target}: {how}; the annotation {WANTED} is {size}, which the autoscaler keeps"
-    raise PodsNotScaled(f"{target} changes too fast to be scaled; try again")
+    raise PodsNotScaled(f"{target} is changing; try again")

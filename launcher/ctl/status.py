@@ -43,8 +43,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exit-code",
         action="store_true",
-        help="end with 0 if the job runs or has completed, 5 if it has failed, 6 if it does not run (yet), 7 if it was "
-        "stopped, and 1 if there is no such job",
+        help="exit with 0 if the job runs or has completed, 5 if it has failed, 6 if it does not run (yet), 7 if it "
+        "was stopped, and 1 if there is no such job",
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from elastic.core.model import SCHEMA
 from launcher import __version__
+from launcher.agent import versions
 from launcher.config.argv import named_values
 from launcher.config.flags import STORE_FLAGS
 from launcher.job import common_flags
@@ -23,12 +24,17 @@ PACKAGES: Final = ("torch", "grpcio", "msgspec")
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """Versions on this machine. `etcd` has those of the servers by endpoint, and is empty if none was named."""
+    """Versions on this machine. `etcd` has those of the servers by endpoint, and is empty if none was named.
+
+    `cuda` is the version that torch was built for, None without CUDA; `nccl` that of the package for torch's wheels.
+    """
 
     elastic_launch: str
     schema: int
     python: str
     system: str
+    cuda: str | None
+    nccl: str | None
     packages: dict[str, str | None]
     etcd: dict[str, str]
 
@@ -39,6 +45,7 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
             ("schema", str(self.schema)),
             ("Python", self.python),
             *((name, version or "not installed") for name, version in self.packages.items()),
+            *((name, version) for name, version in (("CUDA", self.cuda), ("NCCL", self.nccl)) if version),
             *((f"etcd {endpoint}", version) for endpoint, version in self.etcd.items()),
             ("system", self.system),
         ]
@@ -58,15 +65,17 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
             etcd = {status.endpoint: status.version for status in await store.statuses()}
         finally:
             await store.close()
-    versions = Versions(
+    report = Versions(
         elastic_launch=__version__,
         schema=SCHEMA,
         python=platform.python_version(),
         system=platform.platform(),
+        cuda=versions.cuda_of_torch() or None,
+        nccl=versions.installed()["nccl"] or None,
         packages={name: _installed(name) for name in PACKAGES},
         etcd=etcd,
     )
-    write([msgspec.json.encode(versions).decode()] if wants_json(asked) else versions.lines())
+    write([msgspec.json.encode(report).decode()] if wants_json(asked) else report.lines())
     return 0
 
 
@@ -79,7 +88,7 @@ def _installed(package: str) -> str | None:
 
 COMMAND: Final = Subcommand(
     "version",
-    "show the versions of elastic-launch, Python, torch and etcd",
+    "show the versions of elastic-launch, Python, torch, CUDA, NCCL and etcd",
     _arguments,
     alone=_run,
     flags=STORE_FLAGS,

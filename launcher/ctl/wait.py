@@ -85,7 +85,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=readers.argument(duration(0)),
         metavar=METAVAR,
-        help="end with exit code 8 after this time (default: wait indefinitely)",
+        help="exit with code 8 after this time (default: wait indefinitely)",
     )
 
 
@@ -95,12 +95,16 @@ async def _run(job: NamedJob, asked: argparse.Namespace) -> int:
         write([end.text])
         return end.code
     limit = duration_text(asked.timeout)
-    write_stderr_line(f"job {job.job_id} did not reach {asked.wanted} within {limit}; its state is: {state}", WHO)
+    now = f"its state is: {state}" if state else "it does not exist"
+    write_stderr_line(f"job {job.job_id} did not reach {asked.wanted} within {limit}; {now}", WHO)
     return TIMED_OUT
 
 
 async def _wait(job: NamedJob, wanted: Condition, timeout_s: float | None) -> tuple[Reached | None, str]:
-    """The end of the wait, None after the timeout; and the state of the job then. Raises `StoreError` at the start."""
+    """The end of the wait, None after the timeout; and the state of the job then, "" if there is no such job.
+
+    Raises `StoreError` at the start.
+    """
     until = None if timeout_s is None else time.monotonic() + timeout_s
     try:
         view: StoreView | None = await job.view()
@@ -113,7 +117,7 @@ async def _wait(job: NamedJob, wanted: Condition, timeout_s: float | None) -> tu
                 view = watch.view if watch.entries else None
                 job.check_schema(watch.view)
                 end = reached(job.job_id, watch.view, wanted)
-    return end, state_of(view, len(view.members)) if view is not None else "not there"
+    return end, state_of(view, len(view.members)) if view is not None else ""
 
 
 COMMAND: Final = Subcommand(

@@ -43,7 +43,7 @@ async def job_checks(store: Store, keys: JobKeys) -> AsyncIterator[Check]:
     except ProbeBusy as busy:
         yield warn("reachability", str(busy))
     except StoreError as error:
-        what = "refuses" if isinstance(error, StoreDenied) else "stopped answering"
+        what = "denied access" if isinstance(error, StoreDenied) else "stopped answering"
         yield fail("job", f"etcd {what} ({error})")
 
 
@@ -61,7 +61,7 @@ def standing_checks(view: StoreView, job_id: str) -> list[Check]:
     if isinstance(decision, WaitDecision) and decision.code in ASKED:
         checks.append(warn("missing", decision.reason, "" if absent else "start elastic-launch on more nodes", absent))
     elif absent:
-        checks.append(warn("missing", f"{len(absent)} not available", "", absent))
+        checks.append(warn("missing", f"{counted(len(absent), 'node is', 'nodes are')} not available", "", absent))
     else:
         checks.append(ok("missing", "none"))
     return checks

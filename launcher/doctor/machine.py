@@ -63,8 +63,8 @@ def imports_check(folder: Path | None) -> Check:
     for known in lists:
         unfit = {module.name: module.why for module in known.unfit}
         names = ", ".join(module.name for module in known.imports.modules if module.name not in unfit) or "nothing"
-        left_out = "".join(f"; {name} is not, because it {why}" for name, why in unfit.items())
-        details.append(f"{known.imports.own[0].file}: {names} is preloaded{left_out}")
+        left_out = "".join(f"; not {name}: it {why}" for name, why in unfit.items())
+        details.append(f"{known.imports.own[0].file}: preloads {names}{left_out}")
     if not lists:
         return ok("imports", "none are known yet; elastic-launch learns them while a script runs (--no-learn)")
     return ok("imports", f"known for {counted(len(lists), 'command')}, in {folder}", tuple(details[:NAMED_MAX]))

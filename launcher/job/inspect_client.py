@@ -84,7 +84,7 @@ class InspectClient:
     ) -> AsyncIterator[Self]:
         """Connect until the block ends; `secret` is the job's secret from the store. Raises `InspectError`."""
         if not member.link or not secret:
-            why = "it does not listen" if secret else "the job has no secret in etcd yet"
+            why = "its agent has no open port" if secret else "the job has no secret in etcd yet"
             raise InspectError(_words(node, member, why))
         with ExitStack() as connection:
             try:

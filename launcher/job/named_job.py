@@ -101,15 +101,15 @@ def named_job(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tu
     Inside a worker the job is the worker's. Raises `ConfigError` that names what is missing or wrong.
     """
     given = named_values(asked, environ, JOB_FLAGS)
-    for name in ("elastic_server", "job_id"):
-        _need(name, given, "which job?")
+    _need("elastic_server", given, "no etcd given")
+    _need("job_id", given, "no job ID given")
     return given["servers"], given["job_id"], given["key_prefix"]
 
 
 def named_store(asked: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[StoreEndpoints, str]:
     """Return servers and key prefix in the same way, for subcommands that read all jobs."""
     given = named_values(asked, environ, STORE_FLAGS)
-    _need("elastic_server", given, "which etcd?")
+    _need("elastic_server", given, "no etcd given")
     return given["servers"], given["key_prefix"]
 
 
@@ -132,10 +132,10 @@ async def opened_job(asked: Mapping[str, str | None], environ: Mapping[str, str]
         await store.close()
 
 
-def _need(name: str, given: Mapping[str, Any], question: str) -> None:
+def _need(name: str, given: Mapping[str, Any], missing: str) -> None:
     flag = BY_NAME[name]
     if not given.get(flag.field):
-        raise ConfigError(f"{question} add {flag.option} {flag.metavar.partition(',')[0]}, or set {flag.variables[0]}")
+        raise ConfigError(f"{missing}; add {flag.option} {flag.metavar.partition(',')[0]}, or set {flag.variables[0]}")
 
 
 def write(lines: Iterable[str]) -> None:

@@ -55,7 +55,7 @@ async def stop(
     if not written:
         return ended(job, view), None
     if at_once:
-        nodes = f"; {counted(len(view.members), 'node')} end at once" if view.members else ""
+        nodes = f"; the workers of {counted(len(view.members), 'node')} are being stopped" if view.members else ""
         return f"{job.job_id} is stopped{nodes}", view
     if not view.members:
         tell(f"no node is registered: {job.job_id} ends unless a node returns within {_absence_s(view):g} s")
@@ -64,7 +64,9 @@ async def stop(
 
 
 def _will_save(job: NamedJob, view: StoreView) -> str:
-    return f"{job.job_id}: {counted(len(view.members), 'node')} will save, stop their workers and end"
+    nodes = counted(len(view.members), "node")
+    agents = "its agent exits" if len(view.members) == 1 else "their agents exit"
+    return f"{job.job_id}: the workers of {nodes} will save and exit, then {agents}"
 
 
 def _no_save(job: NamedJob, view: StoreView) -> str:

@@ -154,7 +154,7 @@ async def drain(job: NamedJob, targets: Sequence[str], deadline_s: float | None)
         view, some = await _submit_drain(job, nodes[at : at + orders.LEAVING_MAX], reason, deadline_s)
         leaving += some
     if not leaving:
-        return f"{job.job_id}: {', '.join(map(sanitize_line, nodes))} left meanwhile", []
+        return f"{job.job_id}: {', '.join(map(sanitize_line, nodes))} have already left", []
     left = len(set(view.members) - set(leaving))
     low = view.spec.value.np.low if view.spec is not None else 1
     holds = f"; {counted(left, 'node')} left, fewer than the minimum of {low}: the job waits until more nodes join"

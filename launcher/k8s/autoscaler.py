@@ -130,15 +130,33 @@ def _arguments(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     whose.add_argument("--jobset", metavar="NAME", help="the name of the JobSet")
     add_replicated_job(parser)
     parser.add_argument(
-        "--np", required=True, type=readers.argument(_pods), metavar="MIN:MAX", help="minimum and maximum of pods"
+        "--np",
+        required=True,
+        type=readers.argument(_pods),
+        metavar="MIN:MAX",
+        help="minimum and maximum number of pods",
     )
     add_wait = partial(parser.add_argument, type=readers.argument(duration(0.1)), metavar=METAVAR)
     add_wait("--patience", default=PATIENCE_S, help=f"how long pods wait for a machine ({duration_text(PATIENCE_S)})")
     add_wait("--again", default=AGAIN_S, help=f"interval between requests for more ({duration_text(AGAIN_S)})")
-    parser.add_argument("--namespace", default=environ.get("POD_NAMESPACE", "default"))
+    parser.add_argument(
+        "--namespace",
+        default=environ.get("POD_NAMESPACE", "default"),
+        help="the namespace of the Job or JobSet (default: POD_NAMESPACE, or default)",
+    )
     parser.add_argument("--server", default=server_inside(environ), help="the API server (default: that of the pod)")
-    parser.add_argument("--token-file", type=Path, default=ACCOUNT / "token")
-    parser.add_argument("--ca-file", type=Path, default=ACCOUNT / "ca.crt")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        default=ACCOUNT / "token",
+        help="a file with the token for the API server (default: that of the pod's service account)",
+    )
+    parser.add_argument(
+        "--ca-file",
+        type=Path,
+        default=ACCOUNT / "ca.crt",
+        help="the CA certificates that verify the API server, a PEM file (default: those of the pod)",
+    )
     arguments = parser.parse_args(argv)
     if not arguments.server:
         parser.error(f"{NO_SERVER}; name the API server with --server https://HOST:PORT")

@@ -17,7 +17,7 @@ from launcher.net.endpoints import join_host_port
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REPLICATED_JOB: Final = "node"
 """The name that deploy/kubernetes and Kubeflow Trainer give to the replicated Job whose pods are the nodes."""
-NO_SERVER: Final = "this is no pod of Kubernetes"
+NO_SERVER: Final = "not running in a Kubernetes pod"
 
 
 def server_inside(environ: Mapping[str, str]) -> str:

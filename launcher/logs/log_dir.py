@@ -79,7 +79,9 @@ def _share_folder(path: Path, overwrite: bool, locks: contextlib.ExitStack) -> t
     except PermissionError as error:
         return refused, _unlocked(lock, error)
     except OSError as error:
-        raise ConfigError(f"cannot open {lock} ({error.strerror}); change --log-dir or its owner") from error
+        raise ConfigError(
+            f"cannot open {lock} ({error.strerror}); choose another --log-dir, or change the owner of this one"
+        ) from error
     try:
         note = _delete_logs(fd, path) if overwrite else ""
         _share(fd, time.monotonic() + LOCK_LIMIT_S)
@@ -136,7 +138,7 @@ def _claim_exclusively(path: Path, job: str, below: str, locks: contextlib.ExitS
         pass  # Where nothing can be locked, jobs cannot be distinguished.
     return (
         path,
-        f"{first}; the logs of this job are in {path} (--log-dir names another directory)" if first else "",
+        f"{first}; this job writes to {path} (choose another directory with --log-dir)" if first else "",
         unlocked,
     )
 

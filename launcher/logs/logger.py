@@ -28,6 +28,9 @@ SEVERITIES: Final = {
 }
 """The severity, for programs, of a line that is shown from this level on."""
 
+WARNING: Final = "warning: "
+"""The mark of a warning in text."""
+
 
 def _nowhere(line: bytes) -> None:
     """Drop a line while there is no launcher.log."""
@@ -59,7 +62,11 @@ class AgentLog:
         self._speak(text, Verbosity.VERBOSE)
 
     def warning(self, text: str) -> None:
-        """Log something that users must know; `--quiet` does not hide it."""
+        """Log something that users must know, as `warning: ...`; `--quiet` does not hide it."""
+        self._speak(text, Verbosity.QUIET, WARNING)
+
+    def always(self, text: str) -> None:
+        """Log what `--quiet` does not hide and is not a warning: how the job ended, why the agent exits."""
         self._speak(text, Verbosity.QUIET)
 
     def file_only(self, text: str) -> None:
@@ -82,8 +89,11 @@ class AgentLog:
         """Stop writing to the file; the console belongs to its owner."""
         self._append = _nowhere
 
-    def _speak(self, text: str, level: Verbosity) -> None:
+    def _speak(self, text: str, level: Verbosity, mark: str = "") -> None:
+        """Log a message; lines of text begin with `mark`, in JSON the severity says the same."""
         line = sanitize_line(text.replace("\n", " "))
+        if self._lines is None:
+            line = f"{mark}{line}"
         self._keep(line, SEVERITIES[level])
         if level > self._level:
             return

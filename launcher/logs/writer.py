@@ -234,4 +234,6 @@ def _try(path: Path) -> None:
     try:
         SharedLog(path).append(b"")
     except OSError as error:
-        raise ConfigError(f"cannot write {path} ({error.strerror}); change --log-dir or its owner") from error
+        raise ConfigError(
+            f"cannot write {path} ({error.strerror}); choose another --log-dir, or change the owner of this one"
+        ) from error

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from elastic._text import size_text
+from elastic._text import counted, size_text
 from launcher.logs.writer import SyncSink
 from launcher.logs.writer_process import CLOSE_LIMIT_S, CLOSE_MAX_S, WriterProcess
 from launcher.logs.writer_protocol import (
@@ -180,9 +180,10 @@ class LogWriterClient:
             self._timer.cancel()
         if self._done == self._put or self._instead is not None:
             return ""
+        pending = counted(self._put - self._done, "write")
         return (
-            f"the log directory {self.path} does not accept writes: the last {self._put - self._done} of them are lost"
-            f"; process {self._process.pid} waits for the disk, and exits then"
+            f"the log directory {self.path} does not accept writes: {pending} may be lost; process {self._process.pid} "
+            "exits once the disk responds"
         )
 
     # Answers of the process that writes.
@@ -225,7 +226,7 @@ class LogWriterClient:
             self._instead.put(self._queue.popleft(), "")
         self._progress.set()
         self._resume()
-        self._on_told("the process that writes the logs was killed; a part of them may be missing", False)
+        self._on_told("the log writer was killed; parts of the logs may be missing", False)
 
     # Time.
 
@@ -251,7 +252,7 @@ class LogWriterClient:
         if not self._said:
             self._said = True
             self._on_told(
-                f"the log directory {self.path} does not accept writes (a network disk without its server?); the job "
+                f"the log directory {self.path} does not accept writes (is its file server down?); the job "
                 f"continues, up to {size_text(KEEP_BYTES)} of output wait for the disk, and more is dropped",
                 False,
             )

@@ -78,14 +78,14 @@ class WriterProcess:
     def held(self) -> LogFolderReady:
         """Wait until it holds the directory. Raises `ConfigError` if that is not writable, or does not respond."""
         why = (
-            f"--log-dir {self._named} has not responded for {START_LIMIT_S:g} s (a network disk without its server?); "
+            f"--log-dir {self._named} has not responded for {START_LIMIT_S:g} s (is its file server down?); "
             "repair it, or choose another directory"
         )
         frames, until_s = LogFrameReader(), time.monotonic() + START_LIMIT_S
         answers: list[AnyLogAnswer] = []
         while not answers and ready(self.answers, select.POLLIN, until_s - time.monotonic()):
             if not (data := os.read(self.answers, READ_BYTES)):
-                raise ConfigError("the process that writes the logs was killed; see why, and start again")
+                raise ConfigError("the log writer was killed, perhaps by the OOM killer (see dmesg); start again")
             answers = frames.answers(data)
         match answers:
             case [LogFolderReady() as held, *_]:

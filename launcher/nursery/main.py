@@ -84,7 +84,7 @@ def main() -> Callable[[], NoReturn]:
             lock = node_lock.NodeLock(path, setup.lock_fd) if setup.lock_fd >= 0 else node_lock.hold(path)
             setup = setup._replace(lock_fd=lock.fd)
     except OSError as error:
-        sys.exit(f"elastic-launch: the lock of this node: {error}")
+        sys.exit(f"elastic-launch: cannot take the lock of this node: {error}")
     adopt_orphans()
     parents = {setup.agent, os.getppid()}  # A renewed successor may still have the fork server before it.
     if os.getppid() == setup.agent:

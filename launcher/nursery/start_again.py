@@ -21,7 +21,7 @@ from launcher.nursery import spawn
 from launcher.nursery.protocol import WorkerStart
 from launcher.system.worker_signals import on_parent_death
 
-REASON: Final = "the script sets {} this time, which a module that was loaded before it has read"
+REASON: Final = "the script now sets {}, but a preloaded module has already read it"
 
 
 class VariableGuard:
@@ -78,7 +78,8 @@ def start_again(start: WorkerStart, umask: int, variable: str) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    os.write(2, os.fsencode(f"elastic-launch: {REASON.format(variable)}: this process is run again\n"))
+    why = REASON.format(variable)
+    os.write(2, os.fsencode(f"elastic-launch: {why}: starting the script again without preloading\n"))
     on_parent_death(signal.SIGKILL)  # It belongs to the thread that calls exec.
     libc = ctypes.CDLL(None)
     for number in signal.valid_signals():

@@ -92,7 +92,7 @@ async def check_reachable(job_id: str, members: Mapping[str, Member], limit_s: f
 async def unreachable_reason(job_id: str, node: str, member: Member) -> str:
     """Return why this node cannot connect to a member, "" if it can."""
     if not member.link:
-        return "it does not listen"
+        return "its agent has no open port"
     try:
         greeting = await ask_greeting(member.host, member.link)
     except TimeoutError:

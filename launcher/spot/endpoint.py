@@ -47,5 +47,5 @@ def _parsed(name: str, text: str) -> MetadataEndpoint:
             raise ValueError("no http, or no host")
     except ValueError as error:  # UnicodeError is one.
         hint = "write http://HOST[:PORT], or unset it"
-        raise ConfigError(f"{name}={text!r} is no metadata server; {hint}") from error
+        raise ConfigError(f"{name}={text!r} is not the URL of a metadata server; {hint}") from error
     return MetadataEndpoint(host, port)

@@ -175,10 +175,12 @@ class SpotWatch:
         """Log once that notices may be missed, and once that they no longer are; `auto` may well find nothing."""
         before = bool(self._failing)
         (self._failing.add if error else self._failing.discard)(watch)
-        tell = self._agent_log.debug if self._spot == "auto" else self._agent_log.warning
+        log, may_be_absent = self._agent_log, self._spot == "auto"
         if error and not before:
+            tell = log.debug if may_be_absent else log.warning
             tell(f"cannot read preemption notices from {where} ({error}); retrying; training continues")
         elif before and not self._failing:
+            tell = log.debug if may_be_absent else log.always
             tell(f"{where} answers again: preemption notices can be read")
 
 

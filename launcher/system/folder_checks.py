@@ -34,7 +34,7 @@ def folder_check(which: tuple[str, str], folder: Path, usage: Usage | None = Non
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
-    hint = f"use another one with {flag}, or fix its owner"
+    hint = f"use another one with {flag}, or change its owner"
     if not there.is_dir():
         return fail(name, f"{there} is a file", hint)
     try:

@@ -42,15 +42,15 @@ OPTIONS: Final = (
            "next to a running world may wait longer"),
     Option("last_call_timeout", "join_window_s", duration(0), "3s", "how long to wait for more nodes after the last "
            "one joined, at most 15s in all; with --nnodes MAX there is nothing to wait for", "join_window"),
-    Option("close_timeout", "close_timeout_s", duration(1), "30s", "how long the end of a job may take to be agreed"),
+    Option("close_timeout", "close_timeout_s", duration(1), "30s", "time limit for agreeing that the job has ended"),
     _as_flag("connect_timeout", "how long to try to reach etcd at the start"),
     _as_flag("lease_ttl", "a node that does not renew its lease for this long has failed; one whose process exited is "
              "detected at once"),
     _as_flag("silence_timeout", "evict a node that has sent no heartbeat for this long, as soon as other nodes confirm "
              "that they cannot reach it; 0.1s or more and less than lease_ttl; 0 turns heartbeats off, so that only "
              "lease_ttl counts"),
-    Option("keep_alive_interval", "interval_s", duration(0.1), "", "torch's name: with keep_alive_max_attempt it makes "
-           "lease_ttl, their product"),
+    Option("keep_alive_interval", "interval_s", duration(0.1), "", "torch's name: lease_ttl = keep_alive_interval x "
+           "keep_alive_max_attempt"),
     Option("keep_alive_max_attempt", "attempts", readers.count(1, 1000), "3", "see keep_alive_interval"),
     Option("scale_up_interval", "scale_up_interval_s", duration(0), "1m", "joining nodes are added to a running "
            "job at most once in this time", "scale_up_interval"),
@@ -67,8 +67,8 @@ OPTIONS: Final = (
     _as_flag("nic", "the network interface whose address the other nodes use"),
     _as_flag("rerun", "1 runs a job again that has ended"),
     _as_flag("allow_mismatch", "1 joins although versions differ"),
-    _as_flag("verbose", "1 logs more, 0 what matters"),
-    _as_flag("quiet", "1 logs only what a user has to know"),
+    _as_flag("verbose", "1 prints more about what the agent does"),
+    _as_flag("quiet", "1 prints only warnings and errors"),
 )  # fmt: skip
 BY_NAME: Final = {option.name: option for option in OPTIONS}
 OLD_NAMES: Final = {"grow_every": "scale_up_interval", "store_outage_limit": "etcd_outage_timeout"}

@@ -52,8 +52,8 @@ class SessionResult:
 class _TorchrunLog(AgentLog):
     """Logs everything with torchrun's names of flags."""
 
-    def _speak(self, text: str, level: Verbosity) -> None:
-        super()._speak(translate_message(text), level)
+    def _speak(self, text: str, level: Verbosity, mark: str = "") -> None:
+        super()._speak(translate_message(text), level, mark)
 
     def report(self, lines: Sequence[str]) -> None:
         """Log lines without the prefix."""

@@ -65,7 +65,7 @@ class CheckpointClaim:
         else:
             return
         if tries:
-            warning("the checkpoint directory is fenced now")
+            self._agent_log.always("the checkpoint directory is fenced now")
         if result:
             warning(
                 f"another job ({result}) had claimed the checkpoint directory, and this job claims it again: the two "

@@ -145,8 +145,8 @@ class ImportLearning:
                 self._changed.add(variable)
                 self._nursery().forget_loaded()
                 self._agent_log.info(
-                    f"this time the script sets {variable}, which a module that was loaded before it has read: "
-                    f"rank {heard.spec.rank} is run again, and its imports are learned again"
+                    f"the script now sets {variable}, but a preloaded module has already read it: rank "
+                    f"{heard.spec.rank} starts again without preloading, and its imports are learned again"
                 )
 
     def _prepare(

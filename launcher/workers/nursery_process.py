@@ -207,9 +207,7 @@ class NurseryProcess:
         return [process for process in found if not process.zombie]
 
     def _end_silent(self) -> None:
-        self._complain(
-            f"[elastic-launch] the fork server has not answered for {ANSWER_LIMIT_S:g} s; killing it and its workers"
-        )
+        self._complain(f"the fork server has not answered for {ANSWER_LIMIT_S:g} s; killing it and its workers")
         self.kill()
 
     def _send(self) -> None:
@@ -231,7 +229,7 @@ class NurseryProcess:
             self._loop.remove_reader(self._channel)
             return False
         except protocol.WireError as error:
-            self._complain(f"[elastic-launch] cannot parse a report of the fork server ({error}); killing it")
+            self._complain(f"cannot parse a report of the fork server ({error}); killing it")
             self.kill()
             return False
         for report in reports:

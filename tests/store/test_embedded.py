@@ -131,7 +131,7 @@ def test_a_binary_that_is_no_etcd_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_an_etcd_that_does_not_come_up_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
     async def run() -> None:
-        with pytest.raises(StoreUnavailable, match=r"did not come up; its log ends with: .*nowhere"):
+        with pytest.raises(StoreUnavailable, match=r"did not start; its log ends with: .*nowhere"):
             await EmbeddedEtcd(str(posing(tmp_path, SAFE_RELEASE, "/nowhere"))).start()
 
     asyncio.run(run())

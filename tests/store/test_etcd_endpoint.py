@@ -34,7 +34,7 @@ def test_an_address_keeps_its_host_and_port_as_written(text: str, target: str, t
     ["", "host", "host:", ":2379", "host:0", "host:65536", "host:port", "::1:2379", "ftp://host:1", "a:1,b:2", "a b:1"],
 )
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no etcd server"):
+    with pytest.raises(ConfigError, match=r"is not an etcd endpoint"):
         EtcdAddress.parse(text)
 
 

@@ -186,11 +186,15 @@ class ExtendRunDeadline(Struct, frozen=True):
 
 
 class LogLine(Struct, frozen=True):
-    """One log line for people. `detail` lines are shown only with --verbose, `warn` lines even with --quiet."""
+    """One log line for people. `detail` lines are shown only with --verbose.
+
+    `warn` lines, which are warnings, and `final` lines, which say why the agent exits, are shown even with --quiet.
+    """
 
     text: str
     detail: bool = False
     warn: bool = False
+    final: bool = False
 
 
 class ReportFailure(Struct, frozen=True):

@@ -162,7 +162,7 @@ def leave_by_timeout(agent: AgentState) -> None:
     """Report that no generation with this node has formed, and leave."""
     limit = f"{agent.limits.join_timeout_s:g} s (--join-timeout)"
     words = f"no generation with this node formed in {limit}; exiting, the job stays open"
-    agent.act(LogLine(words, warn=True))
+    agent.act(LogLine(words, final=True))
     agent.leaving.exit_code = 4
     _end_unless_joined(agent)
 

@@ -182,7 +182,7 @@ def report_joined(agent: AgentState) -> None:
 
 def report_refusal(agent: AgentState) -> None:
     """Report why the job refuses this node, and end."""
-    agent.act(LogLine(agent.registration.refusal, warn=True))
+    agent.act(LogLine(agent.registration.refusal, final=True))
     agent.leaving.exit_code = 3
     leaving.end(agent)
 

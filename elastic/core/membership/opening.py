@@ -55,12 +55,12 @@ def backoff(s: Situation) -> WaitDecision | None:
 
 
 def no_master(s: Situation) -> WaitDecision | None:
-    """The ports of M_id 0, where the workers meet, are not known: wait until it registers again."""
+    """The ports of M_id 0, where the workers rendezvous, are not known: wait until it registers again."""
     if _master(s, s.current) is not None:
         return None
     first = s.current.members[0].node
     until = s.memory.absent_since.get(first, s.now) + 2 * s.spec.lease_ttl_s
-    return s.wait(Reason.NO_MASTER, f"waiting for {first}, where the workers meet, to register again", until)
+    return s.wait(Reason.NO_MASTER, f"waiting for {first}, where the workers rendezvous, to register again", until)
 
 
 def opened(s: Situation) -> OpenGate | None:

@@ -31,8 +31,8 @@ class EtcdAddress:
             return cls(text, False, plain=True)
         match = _ADDRESS.fullmatch(text.strip())
         if match is None:
-            raise ConfigError(f"{text!r} is no etcd server; write host:port, for example 10.0.0.5:2379")
+            raise ConfigError(f"{text!r} is not an etcd endpoint; write host:port, for example 10.0.0.5:2379")
         scheme, host, port = match.groups()
         if not 0 < int(port) < 65_536:
-            raise ConfigError(f"{text!r} is no etcd server: there is no port {port}")
+            raise ConfigError(f"{text!r} is not an etcd endpoint: there is no port {port}")
         return cls(f"{host}:{port}", scheme == "https", scheme == "http")

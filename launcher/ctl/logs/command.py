@@ -112,7 +112,7 @@ def _check(asked: argparse.Namespace) -> None:
     """Raise `ConfigError` where the arguments contradict each other."""
     if asked.all == (asked.rank is not None):
         given = (
-            "--all shows every rank; leave RANK out, or --all" if asked.all else "which worker? add its RANK, or --all"
+            "--all shows every rank; leave RANK out, or --all" if asked.all else "no worker named; add a RANK, or --all"
         )
         raise ConfigError(given)
     if asked.previous and asked.follow:

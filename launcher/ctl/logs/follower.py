@@ -117,7 +117,7 @@ class LogFollower:
                     tried, since = location.node, clock()
                 if newest.view.verdict is not None:
                     self._stamp, self._offset = location.stamp, -1
-                    self._say(f"{error}; the end of the log is in its file there")
+                    self._say(f"{error}; the rest is in the log file on that host")
                 elif tried and clock() - since >= tries_s(newest.view):
                     raise
                 else:
@@ -179,7 +179,7 @@ class LogFollower:
 
     def _pass_on(self, piece: LogPiece) -> None:
         if piece.missing:
-            self._output.note(f"==== {piece.missing} bytes are left out here, they are in the log's file ====")
+            self._output.note(f"==== {piece.missing} bytes omitted; see the log file ====")
         self._output.feed(piece.data)
         self._passed_on += len(piece.data)
         self._stamp, self._offset = (piece.g, piece.rev), piece.offset

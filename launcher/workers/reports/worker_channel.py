@@ -127,7 +127,7 @@ class WorkerChannel:
         hello = connection.hello
         heard = self.workers.get(hello.local_rank)
         if heard is None or hello.generation != self.g or hello.rank != heard.rank:
-            self._server.close_connection(connection, f"is no worker of generation {self.g} here")
+            self._server.close_connection(connection, f"is not a worker of generation {self.g} here")
             return
         if isinstance(message, AgentLogLine):
             self._note(message)

@@ -125,9 +125,9 @@ def test_a_server_without_any_descriptor_left_turns_workers_away_and_lives_on(he
         ([b"\xff\x00 nonsense"], "is not understood"),
         ([b'{"type":"progress","step":-3,"world":1,"metrics":{}}'], "is not understood"),
         ([b"[" * 60_000], "is not understood"),
-        ([encode(AcceptsPlannedStop())], "does not say who it is"),
+        ([encode(AcceptsPlannedStop())], "did not identify itself"),
         ([encode(hello(pid=1))], "says that it is pid 1"),
-        ([encode(hello()), encode(hello())], "says twice who it is"),
+        ([encode(hello()), encode(hello())], "identified itself twice"),
         ([b" " * (PACKET_MAX + 1)], "says more than 65536 bytes at once"),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_flood_costs_the_one_that_floods_its_channel(heard: Heard) -> None:
         while not flood.send(AgentLogLine("again")):
             heard.server.serve()
     heard.until(lambda: bool(heard.lines))
-    assert heard.lines == [f"rank 0 (pid {os.getpid()}) says more than 5000 things a second; its channel is closed"]
+    assert heard.lines == [f"rank 0 (pid {os.getpid()}) sends more than 5000 messages/s; its channel is closed"]
     assert calm.send(AcceptsPlannedStop())
     heard.until(lambda: heard.said[-1] == (1, AcceptsPlannedStop()))
     flood.close()
@@ -200,7 +200,7 @@ def test_strangers_that_say_nothing_do_not_keep_workers_out(heard: Heard) -> Non
     worker = ChannelClient(heard.server.path, hello())
     heard.until(lambda: len(heard.said) == 1)
     assert len(heard.lines) == 1
-    assert "has not said who it is" in heard.lines[0]
+    assert "has not identified itself" in heard.lines[0]
     worker.close()
     for end in ends:
         end.close()

@@ -71,12 +71,12 @@ def on_a_terminal(server: str, typed: str, *flags: str) -> tuple[int, str]:
 def test_a_job_is_stopped_on_a_terminal_only_after_a_yes(server: str) -> None:
     code, written = on_a_terminal(server, "n\n")
     assert code == 1
-    assert "Stop job j1 for good? The workers of 1 node save and end. [y/N]" in written
+    assert "Stop job j1 for good? The workers on 1 node will save and exit. [y/N]" in written
     assert "job j1 continues" in written
     assert not was_stopped(server)
     code, written = on_a_terminal(server, "y\n", "--now")
     assert code == 0
-    assert "The workers of 1 node do not save and end. [y/N]" in written
+    assert "The workers on 1 node will be stopped without saving. [y/N]" in written
 
 
 def test_yes_skips_the_question(server: str) -> None:

@@ -105,7 +105,7 @@ async def test_what_is_wrong_in_the_command_line_is_one_line_and_exit_code_2() -
             (("--jobset", NAME, "--np", "3+"), "--np 3+: a Job or JobSet has one number of pods"),
             (("--jobset", NAME, "--np", "0"), "a job has at least 1 node"),
             (("--jobset", NAME, "--k8s-job", NAME, "--np", "2"), "not allowed with argument"),
-            (("--np", "2"), "which object of Kubernetes? add --k8s-job NAME or --jobset NAME"),
+            (("--np", "2"), "no Kubernetes object named; add --k8s-job NAME or --jobset NAME"),
         ):
             code, line = await scaled(*words, server=server)
             assert (code, said in line) == (2, True), line
@@ -118,9 +118,9 @@ async def test_what_is_wrong_in_the_command_line_is_one_line_and_exit_code_2() -
         )
     assert cluster.patches == []
     for words, said in (
-        (("--k8s-job", NAME, "--np", "2"), "this is no pod of Kubernetes; run `kubectl proxy`"),
-        (("--k8s-job", NAME, "--np", "2", "--api-server", "127.0.0.1:1"), "'127.0.0.1:1' is no URL"),
-        (("--np", "2"), "which job? add --elastic-server"),
+        (("--k8s-job", NAME, "--np", "2"), "not running in a Kubernetes pod; run `kubectl proxy`"),
+        (("--k8s-job", NAME, "--np", "2", "--api-server", "127.0.0.1:1"), "'127.0.0.1:1' is not an http://"),
+        (("--np", "2"), "no etcd given; add --elastic-server"),
     ):
         code, line = await scaled(*words)
         assert (code, said in line) == (2, True), line
@@ -136,7 +136,7 @@ async def test_an_object_that_is_not_there_and_a_server_that_refuses_or_is_away_
         code, line = await scaled("--k8s-job", NAME, "--np", "3", server=server)
         assert (code, line) == (1, f"elastic-ctl: error: there is no Job train in the namespace {NAMESPACE}")
     code, line = await scaled("--k8s-job", NAME, "--np", "3", server=server)
-    assert (code, f"the API server at {server} cannot be asked" in line) == (4, True)
+    assert (code, f"cannot reach the API server at {server}: " in line) == (4, True)
 
 
 def asked(*words: str) -> argparse.Namespace:

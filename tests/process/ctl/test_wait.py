@@ -87,7 +87,7 @@ def test_a_wait_for_more_nodes_or_the_end_is_over_after_its_timeout(server: str)
             f"elastic-ctl: job w2 did not reach {wanted} within 0.2s; its state is: running\n",
         )
     code, _, err = ran(server, "wait", "--for", "running", "--job-id", "w3", "--timeout", "0.2")
-    assert (code, err) == (8, "elastic-ctl: job w3 did not reach running within 0.2s; its state is: not there\n")
+    assert (code, err) == (8, "elastic-ctl: job w3 did not reach running within 0.2s; it does not exist\n")
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_every_member_answers_whom_it_reaches_and_no_key_stays() -> None:
         hall.serve("a", "b", "c")
         answers = await doctor_probe.probe_members(hall.store, KEYS, ["a", "b", "c"])
         assert {node: answer.reached for node, answer in answers.items()} == {"a": 1, "b": 1, "c": 2}
-        assert [(one.node, one.why) for one in answers["a"].unreached] == [("c", "it does not listen")]
+        assert [(one.node, one.why) for one in answers["a"].unreached] == [("c", "its agent has no open port")]
         assert await hall.left() == []
 
     played(story)

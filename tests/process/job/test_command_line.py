@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -140,6 +141,14 @@ def test_help_goes_to_stdout_in_groups_and_needs_no_script(folder: Path) -> None
     assert cli.main(["-h"]) == 0
 
 
+def test_the_word_help_is_a_question_unless_a_script_has_that_name(folder: Path) -> None:
+    assert launched(("help",), folder).stdout == launched(("--help",), folder).stdout
+    (folder / "help").write_text("#!/bin/sh\necho a script\n")
+    ran = launched(("help",), folder)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "help is not executable" in ran.stderr
+
+
 def test_a_command_line_of_torchrun_runs_as_it_is(folder: Path) -> None:
     program = folder / "train.py"
     program.write_text("#!/bin/sh\necho $RANK of $WORLD_SIZE: $*\n")
@@ -155,8 +164,9 @@ def test_a_shell_completes_both_names_of_a_flag(folder: Path, capsys: pytest.Cap
     for shell in ("bash", "zsh", "fish"):
         assert ctl.main(["completion", shell]) == 0
         script = capsys.readouterr().out
-        for name in ("rdzv-endpoint", "elastic-server", "nnodes", "explain", "module"):
+        for name in ("rdzv-endpoint", "elastic-server", "nnodes", "explain", "module", "quiet"):
             assert name in script, (shell, name)
+        assert re.search(r"-s q " if shell == "fish" else r"[ {]-q[ ,]", script), shell
 
 
 def test_a_call_without_arguments_shows_the_common_flags_on_stderr_and_ends_with_2(folder: Path) -> None:

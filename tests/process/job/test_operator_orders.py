@@ -95,7 +95,7 @@ async def test_stop_lets_the_workers_save_and_ends_every_agent_with_0(job: Job) 
     ran = await ran_ctl(job, "stop")
     assert (ran.code, ran.err) == (0, "")
     first, last = ran.out.splitlines()
-    assert first == f"{job.job_id}: 2 nodes will save, stop their workers and end"
+    assert first == f"{job.job_id}: the workers of 2 nodes will save and exit, then their agents exit"
     assert "was stopped just now (run 1, generation 2): elastic-ctl stop by me@" in last
     assert [await node.exits() for node in job.nodes] == [0, 0]
     for node in job.nodes:
@@ -121,7 +121,7 @@ async def test_stop_now_ends_workers_that_would_take_long_to_save(job: Job) -> N
     assert (await ran_ctl(job, "stop", "--no-wait")).code == 0
     await job.nodes[0].says("elastic-ctl stop by me@.*: stopping this node's workers")
     first, last = (await ran_ctl(job, "stop", "--now")).out.splitlines()
-    assert first == f"{job.job_id} is stopped; 2 nodes end at once"
+    assert first == f"{job.job_id} is stopped; the workers of 2 nodes are being stopped"
     assert "was stopped just now (run 1, generation 2): elastic-ctl stop --now by me@" in last
     assert [await node.exits() for node in job.nodes] == [0, 0]
 

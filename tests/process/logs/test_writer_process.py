@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -173,7 +174,7 @@ def test_the_end_does_not_wait_for_ever_and_says_what_is_lost(tmp_path: Path) ->
             log.write(b"y" * 2 * PIECE)
             log.close()
         line = it.told[-1]
-        assert "does not accept writes: the last" in line
+        assert re.search(r"does not accept writes: \d+ writes? may be lost; process", line)
         return int(line.rpartition("process ")[2].split()[0])
 
     pid = asyncio.run(main())
@@ -205,7 +206,7 @@ def test_a_process_that_was_killed_costs_a_line_and_the_logs_go_on(tmp_path: Pat
             log.write(b"before\n")
             (process,) = set(psutil.Process().children()) - set(others)
             process.kill()
-            await it.hears("the process that writes the logs was killed")
+            await it.hears("the log writer was killed")
             log.write(b"after\n")
             log.close()
 
@@ -234,7 +235,7 @@ def test_what_a_process_was_not_sent_before_it_was_killed_is_written_without_it(
             logs[0].line("==== end ====")
             logs[0].close()
             killed(others)
-            await it.hears("the process that writes the logs was killed")
+            await it.hears("the log writer was killed")
             logs[1].line("==== end ====")
             logs[1].close()
 

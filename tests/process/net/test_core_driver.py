@@ -10,27 +10,32 @@ from typing import Any
 
 import pytest
 
-from elastic.core.agent.actions import Action, ExitAgent, ReportVerdict
+from elastic.core.agent.actions import Action, ExitAgent, LogLine, ReportVerdict
 from elastic.core.agent.events import Event, SilenceChanged, ViewChanged
 from elastic.core.model import FinalStatus
 from elastic.errors import StoreDenied
 from elastic.store.memory import MemoryStore
 from launcher.agent.core_driver import CoreDriver, EventQueue
 from launcher.logs.console import Console
-from launcher.logs.logger import AgentLog
+from launcher.logs.logger import AgentLog, Verbosity
 from launcher.peers.listener import PeerListener
 from tests.support.agent_harness import Bench
 
 LIMIT_S = 30.0
 
 
-def driven(folder: Path, bench: Bench, story: Callable[[CoreDriver], Coroutine[Any, Any, None]]) -> None:
+def driven(
+    folder: Path,
+    bench: Bench,
+    story: Callable[[CoreDriver], Coroutine[Any, Any, None]],
+    level: Verbosity = Verbosity.NORMAL,
+) -> None:
     """Have a driver for the core of `bench`, on its store, for the time of a story."""
 
     async def main() -> None:
         listener = PeerListener("127.0.0.1", "j1", bench.node)
         with (folder / "console").open("w") as file:
-            agent_log = AgentLog(bench.node, Console(file.fileno()))
+            agent_log = AgentLog(bench.node, Console(file.fileno()), level=level)
         store = MemoryStore(bench.shelf.core, time.monotonic)
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -69,6 +74,27 @@ def test_actions_are_performed_between_the_two_observers_of_their_event_until_th
     driven(tmp_path, bench, story)
     end = [("before", ViewChanged), ("perform", ReportVerdict), ("perform", ExitAgent), ("after", ViewChanged)]
     assert told[-6:] == [*end, ("settle", True), ("stop", True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (LogLine("refused", final=True), "refused"),
+        (LogLine("odd", warn=True), "warning: odd"),
+        (LogLine("joined"), None),
+    ],
+)
+def test_with_quiet_a_warning_has_its_mark_and_the_reason_for_an_exit_has_none(
+    line: LogLine, shown: str | None, tmp_path: Path
+) -> None:
+    bench = Bench(offline=True)
+
+    async def story(driver: CoreDriver) -> None:
+        driver._perform(line, lambda action: None)
+
+    driven(tmp_path, bench, story, Verbosity.QUIET)
+    texts = [text.partition("] ")[2] for text in (tmp_path / "console").read_text().splitlines()]
+    assert texts == ([] if shown is None else [shown])
 
 
 def test_that_this_process_was_held_up_comes_before_the_event_that_waits(

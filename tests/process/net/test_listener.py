@@ -186,7 +186,7 @@ def test_who_refuses_says_nothing_or_has_an_unknown_name_is_not_reached_and_the_
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         assert why("n-1", member(bound.getsockname()[1])).startswith("refused")
-    assert why("n-1", member(0)) == "it does not listen"
+    assert why("n-1", member(0)) == "its agent has no open port"
     assert why("n-1", member(9, "no-such-host.invalid")).startswith(
         "this host cannot resolve the name no-such-host.invalid"
     )

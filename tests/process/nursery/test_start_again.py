@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(120)
 READS = "import os\nlevel = os.environ.get('LEVEL')\nhome = os.environ.get('HOME')\n"
 BEGINS = "import os; print('begins', os.getpid(), flush=True)\n"
 ENDS = "\nimport reads; print('ends', os.getpid(), reads.level, reads.home, flush=True)\n"
-LINE = "elastic-launch: the script sets {} this time, which a module that was loaded before it has read: "
+LINE = "elastic-launch: the script now sets {}, but a preloaded module has already read it: "
 HOME = os.environ["HOME"]
 IN_A_THREAD = (
     "import threading; t = threading.Thread(target=os.environ.update, kwargs={'LEVEL': '1'}, daemon=True); t.start()"
@@ -138,7 +138,7 @@ def test_the_same_process_runs_the_script_again_and_the_module_knows_the_variabl
     async def story() -> None:
         async with loaded(tmp_path, reads) as it:
             found = await lines(it, sets)
-            again = f"{LINE.format(variable)}this process is run again"
+            again = f"{LINE.format(variable)}starting the script again without preloading"
             assert found == ["begins PID", again, "begins PID", end]
 
     asyncio.run(story())
@@ -222,7 +222,7 @@ def test_it_still_ends_with_its_nursery_also_if_a_thread_has_set_the_variable(
             it.workers.spawn(1, [it.spec(f"{BEGINS}{IN_A_THREAD}; t.join(); print('waits'); threading.Event().wait()")])
             (pid,) = await it.spawned()
             ended = watch_end(pid)
-            await it.says("this process is run again", "waits")
+            await it.says("starting the script again", "waits")
             os.kill(it.workers.pid or 0, signal.SIGKILL)
             assert ended(LIMIT_S), "the agent, which is this process, has not heard of it yet"
             assert isinstance(await it.next(), NurseryDied)

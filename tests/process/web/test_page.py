@@ -108,7 +108,7 @@ async def test_only_who_has_the_token_sees_buttons_and_each_order_says_what_foll
         await seen.page.locator("#outside-part").wait_for(state="hidden")
         await seen.page.get_by_role("button", name="Stop").click()
         await seen.page.get_by_role("button", name="Stop the job").click()
-        await seen.text("#ask .said", "1 node will save, stop their workers and end")
+        await seen.text("#ask .said", "the workers of 1 node will save and exit, then its agent exits")
         await seen.text("#sentence", "Stopped: elastic-ctl stop by")
         assert without.troubles == []
         assert [one for one in seen.troubles if "400 (Bad Request)" not in one] == [], "but for the np that was none"

@@ -85,6 +85,30 @@ def test_the_first_place_of_pythons_path_that_has_a_package_tells_its_version(
     assert versions.installed()["torch"] == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("cuda: Optional[str] = '12.8'", "12.8"),
+        ('cuda = "13.0"', "13.0"),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.4'", ""),
+        ("", ""),
+    ],
+)
+def test_torchs_version_of_cuda_is_read_and_torch_is_not_imported(
+    line: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('never imported')")
+    (tmp_path / "torch" / "version.py").write_text(f"from typing import Optional\n{line}\ngit_version = 'a'\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert versions.cuda_of_torch() == version
+
+
+def test_without_torch_there_is_no_version_of_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert versions.cuda_of_torch() == ""
+
+
 @given(sides, sides)
 def test_sides_that_tell_the_same_do_not_differ_and_others_name_both_values(
     there: dict[str, str], here: dict[str, str]

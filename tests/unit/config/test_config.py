@@ -108,6 +108,14 @@ def test_every_flag_of_torchrun_is_ours_or_is_answered_with_ours() -> None:
             assert command_line.HINTS[name] in refusal(word, "2", "t.py"), word
 
 
+def test_verbose_and_quiet_have_short_forms() -> None:
+    assert (parse(["-v", "t.py"], {}).verbose, parse(["-q", "t.py"], {}).quiet) == (True, True)
+    assert parse(["t.py", "-v"], {}).script_args == ("-v",)
+    assert refusal("-v", "-q", "t.py") == "--verbose and --quiet contradict each other; leave one out"
+    assert refusal("--log-dir", "-q", "t.py") == "--log-dir needs a value (DIR)"
+    assert "-q, --quiet " in help_page.help_text()
+
+
 def test_a_switch_takes_no_value_and_a_flag_needs_one() -> None:
     assert "--force" in refusal("--force=yes", "t.py")
     assert "--np" in refusal("--np")
@@ -291,8 +299,10 @@ def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(argv: tuple[str, 
 
 
 def test_a_limit_of_seconds_is_written_as_a_person_writes_it() -> None:
-    assert refusal("--stop-timeout", "-1", "t.py") == "--stop-timeout: -1 is not between 0s and 720h"
-    assert refusal("--lease-ttl", "-1", "t.py").startswith("--lease-ttl: -1 is not between 2s and 10m; ")
+    assert refusal("--stop-timeout", "-1", "t.py") == "--stop-timeout: -1 is not between 0s and 30d"
+    too_short = "; below 2 s one lost packet would look like a node failure"
+    assert refusal("--lease-ttl", "-1", "t.py") == f"--lease-ttl: -1 is not between 2s and 10m{too_short}"
+    assert refusal("--lease-ttl", "700", "t.py") == "--lease-ttl: 700 is not between 2s and 10m"
     assert "1234567.25s or less" in refusal("--failure-stop-timeout", "2000000", "--stop-timeout", "1234567.25", "t.py")
 
 
@@ -607,7 +617,8 @@ def test_a_bound_of_a_log_may_be_a_number_of_bytes() -> None:
         (("--memory-limit", "8589934592"), "write 8589934592B if it counts bytes"),
         (("--memory-limit", "5ib"), "not an amount of memory"),
         (("--memory-limit", "99999TB"), "not between 1 byte"),
-        (("--restore-step", "-1"), "-1 is not between 0 and"),
+        (("--restore-step", "-1"), "must be 0 or more, not -1"),
+        (("--max-restarts", "1000001"), "must be 1000000 or less, not 1000001"),
         (("--restore-step", "last"), "not a whole number"),
         (("--hang-timeout", "soon"), "not a duration"),
         (("--save-timeout", "-1"), "not between 0"),

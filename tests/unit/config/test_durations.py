@@ -32,6 +32,8 @@ read = duration(0)
         ("1h", 3600.0),
         ("500ms", 0.5),
         ("1h30m", 5400.0),
+        ("2d", 172_800.0),
+        ("1d12h", 129_600.0),
         ("1m30s", 90.0),
         ("1m500ms", 60.5),
         ("1h1m1s1ms", 3661.001),
@@ -44,16 +46,16 @@ def test_a_duration_is_a_number_of_seconds_or_has_units(text: str, seconds: floa
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "soon", "s", "10 s", "10sec", "10S", "10d", "30m1h", "1h1h", "1h30", "-5s", "1,5s", "infs"],
+    ["", " ", "soon", "s", "10 s", "10sec", "10S", "10w", "30m1h", "12h1d", "1h1h", "1h30", "-5s", "1,5s", "infs"],
 )
 def test_anything_else_is_refused_with_the_forms_that_are_read(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a duration; write 10s, 5m, 1h30m or 500ms; a number without a unit"):
+    with pytest.raises(ValueError, match=r"is not a duration; write 10s, 5m, 1h30m, 2d or 500ms; a number without "):
         read(text)
 
 
-@pytest.mark.parametrize("text", ["-1", "721h", "inf", "nan", "99999999999m"])
+@pytest.mark.parametrize("text", ["-1", "721h", "31d", "inf", "nan", "99999999999m"])
 def test_a_duration_outside_its_range_is_refused_as_it_was_written(text: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{text} is not between 0s and 720h$"):
+    with pytest.raises(ValueError, match=rf"^{text} is not between 0s and 30d$"):
         read(text)
 
 
@@ -66,6 +68,7 @@ def test_a_duration_is_shown_in_the_largest_unit_that_fits() -> None:
     shown = {text: duration_text(seconds) for text, seconds in (("0s", 0.0), ("2s", 2.0), ("90s", 90.0), ("0.5s", 0.5))}
     assert all(text == made for text, made in shown.items())
     assert (duration_text(120.0), duration_text(1800.0), duration_text(7200.0)) == ("2m", "30m", "2h")
+    assert (duration_text(86_400.0), duration_text(129_600.0), duration_text(DURATION_MAX_S)) == ("1d", "36h", "30d")
 
 
 def test_every_flag_whose_field_counts_seconds_takes_a_duration_with_a_unit() -> None:

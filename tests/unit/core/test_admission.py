@@ -209,7 +209,7 @@ def test_a_node_of_another_mode_is_told_so_and_not_that_its_cards_are_too_few() 
 
 
 def test_a_node_of_elastic_launch_is_told_that_the_job_is_torchruns_and_the_other_way_round() -> None:
-    words = "use one of them on every node, or another job id"
+    words = "use one of them on every node, or another job ID"
     torchruns = a_job("a", spec=msgspec.structs.replace(STORED, mode=JobMode.TORCHRUN))
     ours, theirs = plan(a_job("a"), me(mode=JobMode.TORCHRUN), True), plan(torchruns, me(), True)
     assert ours.refusal == f"job j1 runs under elastic-launch, and this node under torchrun; {words}"

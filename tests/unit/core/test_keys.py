@@ -62,7 +62,7 @@ def test_any_prefix_can_be_used_with_or_without_its_slash(prefix: str) -> None:
 
 @pytest.mark.parametrize("job_id", ["", "a/b", "a b", "ä", "a\n", "x" * 129, "a\0"])
 def test_a_bad_job_id_has_no_keys(job_id: str) -> None:
-    with pytest.raises(ValueError, match="job id"):
+    with pytest.raises(ValueError, match="job ID"):
         JobKeys(job_id)
 
 

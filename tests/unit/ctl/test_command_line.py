@@ -108,8 +108,8 @@ class TestMistakes:
             (["--zzzzz", "status"], "no such argument: --zzzzz; elastic-ctl --help lists all"),
             (["--now", "status"], "no such argument: --now; elastic-ctl status --help lists all"),
             (["stacks"], "the following arguments are required: RANK; elastic-ctl stacks --help shows the usage"),
-            ([], "which COMMAND? elastic-ctl --help lists all"),
-            (["--job-id", "j"], "which COMMAND? elastic-ctl --help lists all"),
+            ([], "no command given; elastic-ctl --help lists all"),
+            (["--job-id", "j"], "no command given; elastic-ctl --help lists all"),
         ],
     )
     def test_a_mistake_names_what_was_probably_meant(self, parser: CtlParser, words: list[str], message: str) -> None:

@@ -55,7 +55,7 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("logs", "which worker?"),
+            ("logs", "no worker named"),
             ("logs 0 --all", "leave RANK out, or --all"),
             ("logs 0 --previous --follow", "--previous .* --follow"),
             ("logs 0 --previous --since 5m", "--previous and --since"),

@@ -116,7 +116,7 @@ def flags() -> str:
         (
             (
                 flag.group,
-                code(", ".join((flag.option, *aliases(flag))) + f" {flag.metavar}".rstrip()),
+                code(", ".join((*flag.spellings, *aliases(flag))) + f" {flag.metavar}".rstrip()),
                 plain(help_page.shown_default(flag)),
                 ", ".join(map(code, help_page.shown_variables(flag))),
                 plain(help_page.meaning(flag)),

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from typing import Never
+
+from elastic.core.keys import JobKeys
 from elastic.core.kv import EndpointStatus
+from elastic.errors import StoreDenied
+from elastic.store.memory import MemoryStore
+from elastic.store.memory_core import MemoryCore
 from launcher.doctor.etcd import latency_check, server_checks
-from launcher.doctor.job import reach_check, standing_checks, versions_check
-from launcher.system.checks import CheckLevel
+from launcher.doctor.job import job_checks, reach_check, standing_checks, versions_check
+from launcher.system.checks import Check, CheckLevel
 from launcher.wire.probe_messages import ProbeAnswer, UnreachedMember
 from tests.support.job_transcript import Job
 
@@ -132,6 +140,27 @@ def test_a_job_that_is_complete_misses_nobody() -> None:
     job.join("a b")
     _, missing = standing_checks(job.view, "j1")
     assert (missing.level, missing.text) == (CheckLevel.OK, "none")
+
+
+def test_nodes_that_do_not_count_are_counted_and_listed_while_the_job_runs() -> None:
+    job = Job("2")
+    job.join("a b c d")
+    job.drain("c d")
+    _, missing = standing_checks(job.view, "j1")
+    assert (missing.level, missing.text) == (CheckLevel.WARN, "2 nodes are not available")
+    assert [line.partition(" ")[0] for line in missing.details] == ["c", "d"]
+
+
+def test_an_etcd_that_denies_access_is_the_last_check() -> None:
+    class Denied(MemoryStore):
+        async def list(self, *args: object, **kwargs: object) -> Never:
+            raise StoreDenied("permission denied")
+
+    async def checks() -> list[Check]:
+        return [check async for check in job_checks(Denied(MemoryCore(), time.monotonic), JobKeys("j1"))]
+
+    (check,) = asyncio.run(checks())
+    assert (check.level, check.text) == (CheckLevel.FAIL, "etcd denied access (permission denied)")
 
 
 def test_a_job_without_a_node_says_that_nobody_works_on_it() -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from elastic.channel.messages import OwnFile, ScriptImport, ScriptImports
 from launcher.config.config import Config
 from launcher.doctor import machine
 from launcher.doctor.machine import (
     DEAD,
+    imports_check,
     may_raise_priority,
     network_checks,
     port_check,
@@ -25,8 +27,10 @@ from launcher.doctor.machine import (
 )
 from launcher.doctor.torch_import import TorchReport, import_failure, torch_check
 from launcher.net import ports
+from launcher.nursery.preload import stamp
 from launcher.system.checks import DETAILS_MAX, Check, CheckLevel, fail, lines, ok, warn
 from launcher.system.folder_checks import CHECKPOINTS, LOG, folder_check
+from launcher.workers.learned_cache import LearnedImports, UnfitModule, write_list
 
 GB = 10**9
 
@@ -53,6 +57,25 @@ def test_its_table_is_below_it_and_has_a_limit() -> None:
 
 def test_colours_are_on_the_level_alone() -> None:
     assert lines(fail("x", "y"), colours=True) == ["\x1b[1;31mfail\x1b[0m  x: y"]
+
+
+# What scripts import
+
+
+def test_the_modules_that_are_preloaded_for_a_script_are_listed_and_those_that_are_not_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    script, module = tmp_path / "train.py", tmp_path / "foo.py"
+    for path in (script, module):
+        path.touch()
+    modules = tuple(ScriptImport(name, str(module)) for name in ("numpy", "pandas", "foo"))
+    known = ScriptImports(modules, (), (OwnFile("__main__", str(script)),))
+    unfit = UnfitModule("foo", "reads X", stamp(str(module)))
+    folder = tmp_path / "elastic-launch" / "imports"
+    write_list(folder, "0" * 64, LearnedImports(known, (stamp(str(script)),), (unfit,)))
+    check = imports_check(folder)
+    assert (check.level, check.text) == (CheckLevel.OK, f"known for 1 command, in {folder}")
+    assert check.details == (f"{script}: preloads numpy, pandas; not foo: it reads X",)
 
 
 # Python and torch

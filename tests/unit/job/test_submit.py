@@ -24,6 +24,9 @@ from launcher.job.stop import stop
 from launcher.job.submit import OrderRejected, drain, scale
 from tests.support.stored_job import MEMBER, SPEC, Stored, awaited_code
 
+SAVES = "j1: the workers of 1 node will save and exit, then its agent exits"
+"""The answer to `stop` while one node is registered."""
+
 ORDERS: dict[str, Callable[[NamedJob], Awaitable[object]]] = {
     "scale": lambda job: scale(job, np("3")),
     "drain": lambda job: drain(job, ["a"], None),
@@ -224,7 +227,7 @@ def test_a_node_that_comes_back_meanwhile_saves(
 ) -> None:
     monkeypatch.setattr(stop_module, "RETURN_SPARE_S", 60.0)
     back = Put(empty.keys.member("a"), encode(MEMBER))
-    assert stopped(empty, lambda _: stored.core.txn((), (back,))) == "j1: 1 node will save, stop their workers and end"
+    assert stopped(empty, lambda _: stored.core.txn((), (back,))) == SAVES
     assert empty.keys.verdict not in stored.left()
 
 
@@ -240,7 +243,7 @@ def test_a_node_that_comes_back_in_the_last_moment_saves(
         return await txn(compares, then, *more)
 
     monkeypatch.setattr(stored.store, "txn", overtaken)
-    assert stopped(empty, lambda _: None) == "j1: 1 node will save, stop their workers and end"
+    assert stopped(empty, lambda _: None) == SAVES
     assert empty.keys.verdict not in stored.left()
 
 
@@ -261,7 +264,7 @@ def test_time_in_which_etcd_does_not_answer_does_not_count(
         return await listing(*arguments, **how)
 
     monkeypatch.setattr(stored.store, "list", away)
-    assert stopped(empty, lambda _: None) == "j1: 1 node will save, stop their workers and end"
+    assert stopped(empty, lambda _: None) == SAVES
     assert asked == 5
 
 

@@ -85,8 +85,8 @@ def test_another_job_has_a_folder_of_its_own_below_and_says_so_until_the_first_i
             with log_folder(tmp_path, job="j10", below="j10") as other:
                 assert other.path == tmp_path / "j10"
                 assert other.moved == (
-                    f"another job (j1) writes its logs into {tmp_path}; the logs of this job are in {tmp_path}/j10 "
-                    "(--log-dir names another directory)"
+                    f"another job (j1) writes its logs into {tmp_path}; this job writes to {tmp_path}/j10 "
+                    "(choose another directory with --log-dir)"
                 )
     with log_folder(tmp_path, job="j10", below="j10") as alone:
         assert (alone.path, alone.moved) == (tmp_path, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -13,6 +14,7 @@ from launcher.logs import shared_file
 from launcher.logs.console import Console
 from launcher.logs.endpoint_list_writer import ENDPOINTS_KEPT, write_endpoints
 from launcher.logs.file_names import LAUNCHER_LOG, closing_line, header_line, signal_info_line
+from launcher.logs.json_format import JsonFormatter
 from launcher.logs.log_dir import check_log_dir
 from launcher.logs.logger import AgentLog, Verbosity
 from launcher.logs.rotating_file import RotatingFile, append_line
@@ -153,21 +155,35 @@ class TestTheNarrator:
             agent_log = AgentLog("h-1", console, level=level)
             agent_log.keep(SharedLog(tmp_path / LAUNCHER_LOG).append)
             agent_log.warning("w\nx\x1b[31m")
+            agent_log.always("a")
             agent_log.info("s")
             agent_log.debug("d")
             agent_log.report(["r"])
             agent_log.close()
             console.close()
             shown[level] = path.read_text().splitlines()
-        warned, said, detailed = (f"[elastic-launch h-1] {text}" for text in ("w x", "s", "d"))
+        texts = ("warning: w x", "a", "s", "d")
+        warned, always, said, detailed = (f"[elastic-launch h-1] {text}" for text in texts)
         assert shown == {
-            Verbosity.QUIET: [warned, "r"],
-            Verbosity.NORMAL: [warned, said, "r"],
-            Verbosity.VERBOSE: [warned, said, detailed, "r"],
+            Verbosity.QUIET: [warned, always, "r"],
+            Verbosity.NORMAL: [warned, always, said, "r"],
+            Verbosity.VERBOSE: [warned, always, said, detailed, "r"],
         }
         kept = (tmp_path / "launcher.log").read_text().splitlines()
-        assert [line.split(" ", 1)[1] for line in kept] == ["h-1 w x", "h-1 s", "h-1 d", "h-1 r"] * 3
+        assert [line.split(" ", 1)[1] for line in kept] == [f"h-1 {text}" for text in (*texts, "r")] * 3
         assert datetime.fromisoformat(kept[0].split()[0]).tzinfo == UTC
+
+    def test_in_json_the_level_of_a_warning_is_not_repeated_in_its_text(self, tmp_path: Path) -> None:
+        with (tmp_path / "console").open("wb") as file:
+            console = Console(file.fileno())
+            agent_log = AgentLog("h-1", console, lines=JsonFormatter("j", "h-1"))
+            kept: list[bytes] = []
+            agent_log.keep(kept.append)
+            agent_log.warning("w")
+            console.close()
+        shown = (tmp_path / "console").read_bytes().splitlines()
+        (written,) = {(line["level"], line["text"]) for line in map(json.loads, (*shown, *kept))}
+        assert written == ("warning", "w")
 
     def test_it_starts_on_a_new_line_after_an_unfinished_one(self, tmp_path: Path) -> None:
         path = tmp_path / "console"

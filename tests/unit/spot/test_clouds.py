@@ -501,9 +501,9 @@ def test_all_three_have_one_address_and_a_variable_names_another() -> None:
 )
 def test_a_variable_that_names_no_server_is_one_line(text: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"^ELASTIC_SPOT_ENDPOINT=.* is no metadata server; write http://HOST\[:PORT\]"
+        ConfigError, match=r"^ELASTIC_SPOT_ENDPOINT=.* is not the URL of a metadata server; write http://HOST\[:PORT\]"
     ):
         endpoint("aws", {"ELASTIC_SPOT_ENDPOINT": text})
     for provider, name in (("aws", "AWS_EC2_METADATA_SERVICE_ENDPOINT"), ("gcp", "GCE_METADATA_HOST")):
-        with pytest.raises(ConfigError, match=rf"^{name}=.* is no metadata server"):
+        with pytest.raises(ConfigError, match=rf"^{name}=.* is not the URL of a metadata server"):
             endpoint(provider, {name: text})

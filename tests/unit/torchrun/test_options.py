@@ -106,7 +106,7 @@ def test_https_and_a_certificate_speak_tls(tmp_path: Path) -> None:
         ({"keep_alive_interval": "2", "lease_ttl": "4"}, "--rdzv-conf lease_ttl and keep_alive_interval set the same"),
         ({"endpoint": ""}, "--rdzv-endpoint is missing; write --rdzv-endpoint HOST:2379, where etcd is"),
         ({"endpoint": "h"}, "--rdzv-endpoint: 'h' has no port; write h:2379"),
-        ({"run_id": "a/b"}, "--rdzv-id: 'a/b': a job id has 1 to 128 letters"),
+        ({"run_id": "a/b"}, "--rdzv-id: 'a/b': a job ID has 1 to 128 letters"),
         ({"host": "a b"}, "--local-addr: 'a b' is neither a host name nor an address"),
         ({"etcd_user": "me"}, "--etcd-user me has no password: add --etcd-password-file FILE, or set"),
     ],

@@ -5,7 +5,7 @@ const JOBS_EVERY_MS = 4000;
 async function followJobs() {
   $("list").hidden = false;
   const { value, error } = await fetched("/api/jobs");
-  contact(error ? "stale" : "live", error ? "no contact" : "live");
+  contact(error ? "stale" : "live", error ? "disconnected" : "live");
   tell("outage", error || "");
   if (value) {
     $("list-none").hidden = value.jobs.length > 0;

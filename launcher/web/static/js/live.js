@@ -85,7 +85,7 @@ function leave() {
 let lostAt = null;
 function lost() {
   if (document.body.dataset.contact !== "stale") lostAt = Date.now() / 1000;
-  contact("stale", "no contact");
+  contact("stale", "disconnected");
   tell(
     "contact",
     `elastic-ctl ui has not answered since ${hour(lostAt || now())}. Showing the last known state; the page reconnects automatically.`,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elastic.core.agent.actions import (
     CloseSession,
+    LogLine,
     OpenSession,
     ReportFailure,
     ReportVerdict,
@@ -159,6 +160,7 @@ def test_a_node_that_is_refused_says_why_and_exits_with_3_and_gives_its_lease_ba
     assert late.lines == [
         "node c runs 4 workers, job j1 runs 2 on every node; use --nproc-per-node 2, or as many GPUs with --gpus"
     ]
+    assert [(line.final, line.warn) for line in late.every(LogLine)] == [(True, False)]
     assert len(late.every(CloseSession)) == 1
 
 
