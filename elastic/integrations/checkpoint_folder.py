@@ -54,7 +54,7 @@ class CheckpointFolder:
 
     Args:
         folder: The directory of the framework's checkpoints. Every node must be able to read and write it.
-        place: This rank's place. Every rank creates this object at the same point of the script.
+        place: The rank and world size. Every rank creates this object at the same point of the script.
         setting: The name of the user's setting for the directory, for error messages: "output_dir".
 
     Raises:
@@ -145,8 +145,8 @@ class CheckpointFolder:
         unseeing = sorted({message.decode() for message in byte_collectives.gather(sees, self._place.group) if message})
         if unseeing:
             raise CheckpointError(
-                f"{self.folder} is not shared: what rank 0 writes there is not seen in {', '.join(unseeing)}; give an "
-                f"{self._setting} that every node can read and write"
+                f"{self.folder} is not shared: what rank 0 writes there is not visible in {', '.join(unseeing)}; use "
+                f"an {self._setting} that every node can read and write"
             )
 
     def _publish(self, staged: Path, step: int) -> None:

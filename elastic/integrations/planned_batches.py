@@ -15,8 +15,9 @@ from elastic.train.data.permutation import Permutation
 class PlannedBatches(Sampler[list[Any]]):
     """A batch sampler for torch's DataLoader, for a framework that counts the steps and skips batches.
 
-    A step takes `total` samples at every world size, so the place in the data follows from the number of steps. A
-    resumed epoch yields an empty list for each batch before its place: the framework skips them, and nothing is read.
+    A step takes `total` samples at every world size, so the position in the data follows from the number of steps.
+    A resumed epoch yields an empty list for each batch before its position: the framework skips them, and nothing is
+    read.
 
     Args:
         length: The number of samples of the dataset.

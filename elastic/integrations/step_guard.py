@@ -54,7 +54,7 @@ def file_guard(path: Path) -> StepGuard:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, AttributeError):  # A crash of the machine can leave an empty file.
-            log_to_agent(f"{path} cannot be read, so that W&B may show steps twice", warn=True)
+            log_to_agent(f"{path} cannot be read, so W&B may show steps twice", warn=True)
             return {}
 
     return StepGuard(logged, lambda last: write_record(path, last))

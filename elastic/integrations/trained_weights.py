@@ -63,9 +63,10 @@ class TrainedWeights:
         frozen = self._frozen()
         wrong = [*unexpected, *(name for name in missing if not _belongs_to(name, frozen))]
         if wrong:
+            where = "checkpoint" if unexpected else "model"
             raise ConfigError(
-                f"ElasticTrainer: the adapters of the model are not those of the steps before: {wrong[0]} is only in "
-                "one of both; give the model the same adapters, or start another job"
+                f"ElasticTrainer: the adapters of the model differ from those of the checkpoint: {wrong[0]} exists "
+                f"only in the {where}; use the same adapters, or start another job"
             )
 
     def frozen_digest(self) -> str:

@@ -56,7 +56,7 @@ class Mirror:
         relist_every_s: float = 30.0,
         random_source: random.Random | None = None,
     ) -> None:
-        """Create a mirror that follows nothing yet.
+        """List the ranges again about every `relist_every_s` seconds. `follow` sets the ranges, and `run` follows them.
 
         `on_change` is called after each complete update: the first listing of the ranges, each batch of the watch that
         changed something (several together if they arrive faster than `PACE_S` allows), and each later listing.

@@ -35,7 +35,7 @@ class Agent:
     """One node in one job."""
 
     def __init__(self, config: Config, node: str, host: str, out: NodeOutput, signals: SignalQueue) -> None:
-        """Start nothing yet. A running event loop is required."""
+        """`node` is the ID of this node, `host` its address. Call this in the event loop of `run`."""
         self._config = config
         self._node = node
         self._host = host

@@ -28,7 +28,7 @@ class HistoryWriter:
     """Queues events and writes them one by one. It never blocks its caller, and drops events if the queue is full."""
 
     def __init__(self, store: Store, keys: JobKeys, node: str, agent_log: AgentLog) -> None:
-        """Write nothing before `run`."""
+        """`node` is the ID of this node, which its events name. `run` writes them."""
         self._store = store
         self._keys = keys
         self._node = node

@@ -81,7 +81,7 @@ class ImportsPublisher(DocumentPublisher):
     _what = "the list of the script's imports"
 
     def __init__(self, store: Store, keys: JobKeys, agent_log: AgentLog) -> None:
-        """Write nothing before `run`."""
+        """Publish to `store`, at most once in `PAUSE_S` seconds."""
         super().__init__(store, keys, agent_log, PAUSE_S, hurry_pause_s=0.0)
         self._imports = ScriptImports(())
         self._incarnation = ""

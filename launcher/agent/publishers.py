@@ -50,7 +50,7 @@ class DocumentPublisher:
     """The name of the document in debug messages."""
 
     def __init__(self, store: Store, keys: JobKeys, agent_log: AgentLog, pause_s: float, hurry_pause_s: float) -> None:
-        """Write at most once in `pause_s`, or `hurry_pause_s` after `hurry`. Nothing is written before `run`."""
+        """Seconds between two writes: at least `pause_s`; after `hurry` the next write comes `hurry_pause_s` later."""
         self._store = store
         self._keys = keys
         self._agent_log = agent_log
@@ -107,7 +107,7 @@ class CheckpointPublisher(DocumentPublisher):
     """Publishes the newest checkpoint that this node's workers committed."""
 
     def __init__(self, store: Store, keys: JobKeys, host: str, agent_log: AgentLog) -> None:
-        """Write nothing before `run`."""
+        """`host` is the address of this host, which may be the only one that can read the checkpoint."""
         super().__init__(store, keys, agent_log, CHECKPOINT_PAUSE_S, hurry_pause_s=0.0)
         self._host = host
         self._newest: SavedCheckpoint | None = None
@@ -164,7 +164,7 @@ class CurvePublisher(DocumentPublisher):
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write nothing before `run`. `clock` is a wall clock, which may be set; `steady` is monotonic."""
+        """`clock` is a wall clock in Unix seconds, which may be set; `steady` is monotonic, in seconds."""
         super().__init__(store, keys, agent_log, CURVE_PAUSE_S, ENDED_S)
         self._clock = clock
         self._steady = steady

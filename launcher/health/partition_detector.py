@@ -40,7 +40,11 @@ FORGETS = 0.9
 FIRST_STEP = 4.0
 """Times the limit: allowed duration of a first step."""
 NEVER_REACHED = 4.0
-"""Times the allowed wait after which a node counts whose agent was never reached although its workers were."""
+"""A multiple of the allowed wait.
+
+A node whose agent has never answered counts as unreachable only after that time, if its workers were in one process
+group with those of this node: a firewall may block only the agents.
+"""
 FORMS = 10.0
 """Times the limit: time for a process group to become ready once all workers have met. It usually takes a moment."""
 

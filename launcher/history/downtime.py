@@ -57,7 +57,7 @@ class GenerationRecord:
     """What is known of one generation: its events, in their order, and its points of the curve."""
 
     def __init__(self, g: int, events: Sequence[HistoryEvent], points: Sequence[CurvePoint]) -> None:
-        """`events` are not empty."""
+        """`events`, at least one, and `points` are those of generation `g`."""
         worlds = [event for event in events if event.what is EventKind.GENERATION]
         whole = [  # A recovery with a revision concerns some tasks only.
             event

@@ -12,7 +12,7 @@ from launcher.history.recovery import PhaseEnd, Recovery
 PATIENCE_S: Final = 10.0
 """Seconds to wait for a further message, which may never arrive."""
 START_PATIENCE_S: Final = 60.0
-"""As `PATIENCE_S`, in a first start, whose first step may be slow, and until workers send their first message."""
+"""The same for a first start, whose first step may be slow, and until the first message of a worker."""
 
 
 class RecoveryBeginning(NamedTuple):

@@ -22,10 +22,10 @@ UNAUTHENTICATED_MAX = 256
 
 
 class AuthProxy:
-    """Listens until `close`. `path` returns the socket of etcd, which changes when etcd restarts."""
+    """Listens from `open` to `close`. The socket of etcd changes when etcd restarts."""
 
     def __init__(self, secret: str, path: Callable[[], str]) -> None:
-        """Open nothing yet."""
+        """`secret` is the job secret; `path` returns etcd's socket. `open` starts to listen."""
         self._salt = new_nonce()
         self._key = stretched(secret, self._salt)
         self._path = path

@@ -125,7 +125,7 @@ class Demo:
         return [line for line in lines if line.rank == 0]
 
     async def until(self, what: str, condition: Callable[[list[LoggedStep]], bool]) -> list[LoggedStep]:
-        """Wait until the steps so far satisfy `condition`. Raises `DemoFailed` at the time limit or if a node ends."""
+        """Wait until the steps so far satisfy `condition`. Raises `DemoFailed` at the time limit or if a node exits."""
         deadline = time.monotonic() + WAIT_LIMIT_S
         while not condition(steps := self.steps()):
             ended = [node for node in self.nodes if node.process.returncode not in (None, -9)]
@@ -133,9 +133,9 @@ class Demo:
                 code = ended[0].process.returncode
                 longer_s = 2 * max(self.step_s, STEP_S)
                 slow = f"; on a slow machine, make the job longer: --step_time {longer_s:g}" if code == 0 else ""
-                raise DemoFailed(f"{ended[0].name} ended with exit code {code} before {what}{slow}")
+                raise DemoFailed(f"{ended[0].name} exited with code {code} before {what}{slow}")
             if time.monotonic() > deadline:
-                raise DemoFailed(f"no sign of {what} within {WAIT_LIMIT_S:.0f} s")
+                raise DemoFailed(f"timed out after {WAIT_LIMIT_S:.0f} s waiting for {what}")
             await asyncio.sleep(POLL_S)
         return steps
 
@@ -145,7 +145,7 @@ class Demo:
         for _ in range(3):
             await self.start()
         await self.until(
-            f"step {STEPS_BEFORE_KILL} in a world of 3",
+            f"step {STEPS_BEFORE_KILL} at world size 3",
             lambda s: any(x.world == 3 and x.step >= STEPS_BEFORE_KILL for x in s),
         )
 
@@ -154,21 +154,21 @@ class Demo:
         victim.process.kill()
         narrate(f"{victim.name} is killed (SIGKILL) at step {self.steps()[-1].step}")
         steps = await self.until(
-            "training with the two that are left", lambda s: any(x.world == 2 and x.at_s > killed_at_s for x in s)
+            "training with the two remaining nodes", lambda s: any(x.world == 2 and x.at_s > killed_at_s for x in s)
         )
         resumed = next(x for x in steps if x.world == 2 and x.at_s > killed_at_s)
         recovery_s = resumed.at_s - killed_at_s
         narrate(f"training continues {recovery_s:.1f} s after the kill, at step {resumed.step}")
 
         await self.until(
-            "more steps in a world of 2", lambda s: s[-1].world == 2 and s[-1].step >= resumed.step + STEPS_BEFORE_JOIN
+            "more steps at world size 2", lambda s: s[-1].world == 2 and s[-1].step >= resumed.step + STEPS_BEFORE_JOIN
         )
         joined_at_s = time.time()
         joiner = await self.start()
         narrate(f"{joiner.name} starts")
-        steps = await self.until("a world of 3 again", lambda s: s[-1].world == 3 and s[-1].at_s > joined_at_s)
+        steps = await self.until("world size 3 again", lambda s: s[-1].world == 3 and s[-1].at_s > joined_at_s)
         regrown = next(x for x in steps if x.world == 3 and x.at_s > joined_at_s)
-        narrate(f"{joiner.name} is in, {regrown.at_s - joined_at_s:.1f} s after its start, at step {regrown.step}")
+        narrate(f"{joiner.name} has joined, {regrown.at_s - joined_at_s:.1f} s after its start, at step {regrown.step}")
 
         await self._await_end()
         return self._summary(victim, recovery_s)
@@ -180,7 +180,7 @@ class Demo:
                     await node.process.wait()
                     await node.shown
         except TimeoutError:
-            raise DemoFailed(f"the nodes did not end within {WAIT_LIMIT_S:.0f} s") from None
+            raise DemoFailed(f"the nodes did not exit within {WAIT_LIMIT_S:.0f} s") from None
 
     def _summary(self, victim: DemoNode, recovery_s: float) -> bool:
         lines = self.steps()
@@ -190,7 +190,7 @@ class Demo:
         accuracy = next((node.accuracy for node in self.nodes if node.accuracy is not None), None)
         codes = {node.name: node.process.returncode for node in self.nodes}
         promises = {
-            f"worlds: {' -> '.join(str(line.world) for line in worlds)} workers, entered at steps "
+            f"world sizes: {' -> '.join(str(line.world) for line in worlds)}, from steps "
             f"{', '.join(str(line.step) for line in worlds)}": [line.world for line in worlds] == [3, 2, 3],
             f"steps: {lines[-1].step} in all; at most {back} repeated (each is saved in memory)": (back <= 1),
             f"from the kill to the next step: {recovery_s:.1f} s": True,
@@ -214,7 +214,7 @@ def narrate(text: str) -> None:
 
 
 async def run(folder: Path, step_s: float) -> int:
-    """Run etcd and the scenario, and leave no process behind, even after a signal: the agents have own sessions."""
+    """Run etcd and the scenario. Stops all agents afterwards, even after a signal; they run in their own sessions."""
     signals = SignalQueue()
     playing = asyncio.create_task(_run(folder, step_s))
     either: set[asyncio.Future[Any]] = {playing, signals.first}
@@ -242,7 +242,7 @@ def main() -> int:
     """Run the demo in a temporary directory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--step_time", type=float, default=STEP_S, help="least seconds for each step (default: %(default)s)"
+        "--step_time", type=float, default=STEP_S, help="minimum seconds per step (default: %(default)s)"
     )
     step_s = parser.parse_args().step_time
     with tempfile.TemporaryDirectory(prefix="elastic-demo-") as folder:

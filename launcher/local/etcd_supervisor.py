@@ -28,7 +28,10 @@ class LocalEtcd:
     """An etcd and its addresses; if the job has a secret, etcd is hidden and an auth proxy listens in its place."""
 
     def __init__(self, config: Config) -> None:
-        """Start nothing yet. Raises `ConfigError` if the address or port for other hosts is not available."""
+        """Choose the addresses of etcd; `start` starts it.
+
+        Raises `ConfigError` if the address or port for other hosts is not available.
+        """
         self._where, self._port = etcd_addresses.ServedAddresses((LOOPBACK,), LOOPBACK), 0
         if config.serves:
             host, self._port = parse_endpoint(config.serve or etcd_addresses.served_endpoint(config))

@@ -31,7 +31,7 @@ class ConsoleStream:
     """The console for one output of one worker: shows each byte at once, even unfinished lines and progress bars."""
 
     def __init__(self, console: Console) -> None:
-        """Show nothing yet."""
+        """`console` receives the output."""
         self.console = console
 
     def write(self, data: bytes) -> None:
@@ -129,7 +129,7 @@ class SharedConsole:
     """The workers that share a console. Lines that several of them write are shown once (`launcher.text.dedup`)."""
 
     def __init__(self, console: Console, node: str) -> None:
-        """Start without any worker."""
+        """`node` is shown before each line, "" for none. `join` adds workers."""
         self.console = console
         self._node = node
         self._collapse: LineDeduplicator[ProcessRef] = LineDeduplicator()

@@ -46,7 +46,7 @@ class JsonEventLog:
     """Formats the events as lines; `append` writes them."""
 
     def __init__(self, append: Callable[[bytes], object], job_id: str, node: str) -> None:
-        """Write nothing yet."""
+        """`append` receives each line, with its end; every line names job and node."""
         self._append = append
         self._common = {"job": job_id, "node": node}
         self._generation = 0

@@ -61,7 +61,7 @@ class JsonFormatter:
     """Formats the lines of one node. Each is valid JSON whatever the text is: invalid UTF-8 is replaced."""
 
     def __init__(self, job: str, node: str = "") -> None:
-        """Start without a generation. `node` is "" for the process that starts several nodes."""
+        """`job` and `node` are in each line; `node` is "" for the process that starts several nodes."""
         self._job = job
         self.node = node
         self.generation = 0

@@ -38,7 +38,7 @@ class StdioRedirect:
     """The process that writes the files, and the logs."""
 
     def __init__(self, hold: HoldLogFolder, named: Path, story: str = "", lines: JsonFormatter | None = None) -> None:
-        """Change nothing yet. With `lines` all messages are JSON. The other arguments: see `WriterProcess`."""
+        """With `lines` all messages are JSON. The other arguments are those of `WriterProcess`."""
         self._start = partial(WriterProcess, hold, named, story)
         self._lines = lines
         self._given: dict[int, int] = {}

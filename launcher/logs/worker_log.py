@@ -46,7 +46,7 @@ class TailBuffer:
     """Keeps little more than the newest `KEPT_BYTES` of a start: a report shows the end of a log without a disk."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing has been said yet."""
+        """`clock` returns monotonic seconds: the time of each write."""
         self._clock = clock
         self._began_at = clock()
         self._spans: list[_Span] = []
@@ -96,7 +96,10 @@ class TailBuffer:
 
 
 class WorkerStartLog:
-    """Never waits for a disk. Bytes that find no room in the queue are counted, and the log says how many they are."""
+    """Never waits for a disk.
+
+    Bytes that do not fit into the queue are dropped and counted; the log reports the number.
+    """
 
     def __init__(
         self,

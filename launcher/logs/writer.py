@@ -70,7 +70,7 @@ class LogWriter:
     """Obeys orders. Output that cannot be written is lost, and reported once for each file."""
 
     def __init__(self, tell: Tell) -> None:
-        """Open nothing yet."""
+        """`tell` receives messages for users, such as that a disk is full."""
         self._tell = tell
         self._starts: dict[int, RotatingFile] = {}
         self._shared: dict[bytes, SharedLog] = {}
@@ -132,7 +132,7 @@ class SyncSink:
     """Whether the readers of workers' output should wait a moment."""
 
     def __init__(self, tell: Tell) -> None:
-        """Open nothing yet."""
+        """`tell`: as in `LogWriter`."""
         self._writer = LogWriter(tell)
 
     def put(self, order: AnyLogOrder, of: str) -> bool:

@@ -5,8 +5,8 @@ never changes while an agent runs, and queries start with it. Everything else th
 versions) is in `elastic_launch_info` alone: a node has a new ID each time that its agent is started, and such a label
 on every sample would restart all series.
 
-An unknown sample is left out, and never 0; counters exist from the first moment on, because Prometheus does not see a
-counter grow that begins with 1.
+An unknown sample is left out, and never 0; counters start at 0, because Prometheus does not notice an increase
+in a series that begins at 1.
 """
 
 from __future__ import annotations

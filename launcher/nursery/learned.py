@@ -208,7 +208,7 @@ def load(order: PrepareSuccessor, around: Surroundings) -> frozenset[str]:
     read, before = set[str](), _state()
     for module in order.modules:
         around.begins(module.name)
-        ours = _differing(before, _state())  # In the script too it was these modules that have changed it.
+        ours = _differing(before, _state())  # These modules changed it in the script, too.
         read |= _load_one(module._replace(changed=tuple(set(module.changed).difference(ours))), order, around)
     return frozenset(read)
 

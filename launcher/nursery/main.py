@@ -88,7 +88,7 @@ def main() -> Callable[[], NoReturn]:
     adopt_orphans()
     parents = {setup.agent, os.getppid()}  # A renewed successor may still have the fork server before it.
     if os.getppid() == setup.agent:
-        on_parent_death(signal.SIGKILL)  # While it imports, nothing runs that it had to end first.
+        on_parent_death(signal.SIGKILL)  # During imports it has no workers to stop first.
     _ignore()
     agent.put(encode(NurseryUp()))
     agent.flush()

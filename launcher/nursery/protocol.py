@@ -16,7 +16,7 @@ MESSAGE_MAX = 256 << 20
 """Bytes in one message. The largest is a `SpawnWorkers`: a few hundred workers with 128 kB of environment each."""
 
 SECONDS_MAX = 1e12
-"""No time is longer: a time that is no number would never be reached."""
+"""The largest time in a message. The limit also rules out NaN and infinity."""
 
 FDS_PER_WORKER = 2
 """Descriptors that travel with a `SpawnWorkers` for each worker, in the order of its workers: stdout, stderr."""

@@ -69,7 +69,7 @@ class RunningGeneration:
     """The generation whose workers run now."""
 
     def __init__(self, g: int) -> None:
-        """None was forked yet."""
+        """`g` is the number of the generation."""
         self.g = g
         self.alive: dict[int, int] = {}
         """pid → local rank, of those that were not reaped."""

@@ -40,7 +40,7 @@ class LineDeduplicator(Generic[Who]):
     """Takes lines of workers and returns merged lines. Seconds are those of any monotonic clock."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
-        """Start without workers."""
+        """`window_s` is the time in seconds that a line waits for equal lines of other workers."""
         self._window_s = window_s
         self._there: dict[Who, int] = {}
         """The workers, each with the number of its last waiting line; -1: none waits."""

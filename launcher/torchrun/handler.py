@@ -94,7 +94,7 @@ class EtcdRendezvous(RendezvousHandler):
     """
 
     def __init__(self, settings: RdzvSettings) -> None:
-        """Connect to nothing before the first call that needs it."""
+        """`settings` are those of torchrun's flags. The first call that needs etcd connects."""
         self._settings = settings
         self._node = Membership(settings)
         self._left: SessionResult | None = None

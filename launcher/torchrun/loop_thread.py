@@ -36,7 +36,7 @@ class AgentLoopThread:
     """A loop in a separate thread, from the first `begin` to `close`. It may be started again after that."""
 
     def __init__(self) -> None:
-        """Run nothing yet."""
+        """Create the object; the first `begin` starts the thread."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._begun = weakref.WeakSet[asyncio.Task[Any]]()

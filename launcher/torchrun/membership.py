@@ -29,7 +29,7 @@ class Membership:
     """Not a member before `join`. `changed` guards `rounds`, and is notified of whatever may end a wait."""
 
     def __init__(self, settings: RdzvSettings) -> None:
-        """Run nothing yet."""
+        """`settings` are those of the session that `join` starts."""
         self._settings = settings
         self.changed = threading.Condition()
         self.rounds = RoundTracker()

@@ -35,7 +35,7 @@ STDERR = 2
 OVER = (Phase.JOINING, Phase.SPARE, Phase.GATED)
 """A node whose torchrun has ended its work must leave in these phases: otherwise the others would wait for it."""
 SAY_LIMIT_S = 0.5
-"""Seconds that a node whose workers have exited waits at most until the other nodes know that it leaves."""
+"""The longest time, in seconds, that a node with exited workers waits for the others to learn that it leaves."""
 
 WorkersAction = actions.StartWorkers | actions.StopWorkers
 

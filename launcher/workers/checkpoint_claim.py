@@ -26,7 +26,7 @@ class CheckpointClaim:
     """At most one claim is active: that of the running generation."""
 
     def __init__(self, folder: Path, agent_log: AgentLog) -> None:
-        """Nothing is claimed yet."""
+        """`folder` is the checkpoint directory; `agent_log` receives warnings if it cannot be claimed."""
         self._folder = folder
         self._agent_log = agent_log
         self._claiming: asyncio.Task[None] | None = None

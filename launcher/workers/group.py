@@ -63,7 +63,7 @@ class WorkerGroup:
         on_message: ReportListener,
         on_event: Callable[[nursery_client.NurseryEvent], None],
     ) -> None:
-        """Start nothing yet. `put` takes the events for the core.
+        """`node` is the ID of this node, `host` its address; `put` enqueues events for the core. `start` starts.
 
         `on_message` receives the messages of workers, `on_event` the events of the fork server.
         """

@@ -30,7 +30,7 @@ class NurseryWatchdog:
     """
 
     def __init__(self, missing: Callable[[], bool], silent: Callable[[], None]) -> None:
-        """Expect nothing yet."""
+        """`missing` returns whether an answer of the fork server is missing; `silent` is called if it stays missing."""
         self._missing = missing
         self._silent = silent
         self._timer: asyncio.TimerHandle | None = None

@@ -26,7 +26,7 @@ class PlannedStop:
     """At most one is in progress."""
 
     def __init__(self, talk: WorkerChannel, agent_log: AgentLog, save_timeout_s: float) -> None:
-        """Start without asked workers."""
+        """`save_timeout_s` is the time in seconds that workers have to save and exit."""
         self._worker_channel = talk
         self._agent_log = agent_log
         self._save_timeout_s = save_timeout_s

@@ -270,17 +270,18 @@ class ElasticAccelerator(Accelerator):
         return gather_samples(self, input_data, samples, as_objects=use_gather_object)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Skip batches as Accelerate does; a restored training loader is returned unchanged and resumes at its place.
+        """Skip batches as Accelerate does; a restored training loader is returned unchanged and keeps its position.
 
-        Raises `ConfigError` for a training loader whose place was not restored.
+        Raises `ConfigError` for a training loader whose position was not restored.
         """
         if dataloader is not self._training.loader:
             return super().skip_first_batches(dataloader, num_batches)
         if num_batches and not (self._training.resumed or self._states.loaded):
             with reporting_config_errors():
                 raise ConfigError(
-                    "skip_first_batches of the training loader: how many batches a step has differs from world to "
-                    "world; call accelerator.load_state(), which brings the place in the data back, and leave it out"
+                    "skip_first_batches cannot skip batches of the training loader: the number of batches per step "
+                    "depends on the world size; call accelerator.load_state() instead, which restores the position in "
+                    "the data"
                 )
         return dataloader
 
@@ -302,7 +303,7 @@ class ElasticAccelerator(Accelerator):
     def save_state(
         self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **options: Any
     ) -> Path:
-        """Save as Accelerate does, with the place in the data; the directory is complete or absent. A collective."""
+        """Save as Accelerate does, with the position in the data; the directory is complete or absent. A collective."""
         with reporting_config_errors():
             return self._states.save(
                 output_dir,
@@ -310,7 +311,7 @@ class ElasticAccelerator(Accelerator):
             )
 
     def load_state(self, input_dir: str | os.PathLike[str] | None = None, *args: Any, **options: Any) -> None:
-        """Load as Accelerate does, with the place in the data.
+        """Load as Accelerate does, with the position in the data.
 
         Before the first batch of a process it does nothing if this job has already saved a step: the restarted script
         continues from that step.

@@ -51,14 +51,14 @@ def check_options(accelerator: Accelerator, processes: int) -> None:
         raise ConfigError("ElasticAccelerator: XLA is not supported; use GPUs or CPUs")
     if not accelerator.gradient_state.sync_with_dataloader:
         raise ConfigError(
-            "ElasticAccelerator: with sync_with_dataloader=False a step would have samples of two epochs, which no "
-            "place in the data describes; leave it out"
+            "ElasticAccelerator: with sync_with_dataloader=False a step could span two epochs, and no saved position "
+            "can describe that; leave it out"
         )
     if accelerator.num_processes != processes:
         counts = counted(accelerator.num_processes, "process", "processes")
         raise ConfigError(
-            f"ElasticAccelerator: Accelerate counts {counts}, and the launcher has started {processes}; make the "
-            "ElasticAccelerator before any Accelerator, PartialState or logger of it"
+            f"ElasticAccelerator: Accelerate counts {counts}, but the launcher started {processes}; create the "
+            "ElasticAccelerator before any Accelerator, PartialState or logger of Accelerate"
         )
 
 
@@ -74,8 +74,8 @@ def training_loader_of(things: Iterable[Any], *, known: bool) -> Loader | None:
     marked = [loader for loader in loaders if _reorders(loader)]
     if len(marked) + known > 1:
         raise ConfigError(
-            "ElasticAccelerator: a second loader shuffles, and a training has one place in its data; make one dataset "
-            "of both (torch.utils.data.ConcatDataset or StackDataset), or leave shuffle out where you only evaluate"
+            "ElasticAccelerator: a second loader shuffles or has a sampler, but a job has only one training loader; "
+            "combine the datasets (torch.utils.data.ConcatDataset or StackDataset), or read evaluation data in order"
         )
     if marked:
         return marked[0]
@@ -112,29 +112,29 @@ def _problem(loader: Loader, accelerator: Accelerator) -> str:
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
         return (
-            "reads an IterableDataset, which has no place to resume at; use a dataset with __len__ and __getitem__, "
-            "or write the loop with elastic.State and elastic.ElasticStream (docs/guides/training.md)"
+            "reads an IterableDataset, which has no position to resume from; use a dataset with __len__ and "
+            "__getitem__, or write the loop with elastic.State and elastic.ElasticStream (docs/guides/training.md)"
         )
     if accelerator.dispatch_batches:
-        return "cannot dispatch_batches: each process reads its own share; leave dispatch_batches out"
+        return "cannot dispatch batches, because each process reads its own share; leave out dispatch_batches"
     if accelerator.use_stateful_dataloader:
-        return "keeps its place already; leave use_stateful_dataloader out"
+        return "saves its position anyway; leave out use_stateful_dataloader"
     if isinstance(loader, DataLoader) or type(loader).__iter__ is not torch.utils.data.DataLoader.__iter__:
-        return f"is of type {type(loader).__name__}, which makes its own batches; use torch.utils.data.DataLoader"
+        return f"is of type {type(loader).__name__}, which builds its own batches; use torch.utils.data.DataLoader"
     if loader.batch_size is None or isinstance(sampler, BatchSampler):
         return (
-            "has a batch sampler of its own, or none; write DataLoader(dataset, batch_size=..., "
-            "sampler=elastic.ElasticSampler(dataset, order=...)), whose order(epoch) may sort by length or weight"
+            "uses a custom batch sampler, or none; write DataLoader(dataset, batch_size=..., "
+            "sampler=elastic.ElasticSampler(dataset, order=...)); order(epoch) may sort by length or weight"
         )
     if not getattr(loader, "in_order", True):
-        return "gives its batches in no fixed order; leave in_order=False out"
+        return "returns batches in no fixed order; leave out in_order=False"
     if isinstance(sampler, RandomSampler) and (sampler.replacement or sampler.num_samples != len(loader.dataset)):  # type: ignore[arg-type]
-        return "draws a random selection; write sampler=elastic.ElasticSampler(dataset, order=...)"
+        return "draws a random selection of the samples; write sampler=elastic.ElasticSampler(dataset, order=...)"
     if isinstance(sampler, ElasticSampler):
         return _problem_of_batch(sampler)
     if not isinstance(sampler, RandomSampler | SequentialSampler):
         return (
-            f"has a sampler of type {type(sampler).__name__}, whose order another world would not know; write "
+            f"uses a {type(sampler).__name__}, whose order cannot be restored at another world size; write "
             "sampler=elastic.ElasticSampler(dataset, order=...)"
         )
     return ""
@@ -143,7 +143,7 @@ def _problem(loader: Loader, accelerator: Accelerator) -> str:
 def _problem_of_batch(sampler: ElasticSampler) -> str:
     if sampler.batch is None:
         return ""
-    return "decides the size of a step: leave batch= out of its ElasticSampler, and give total_batch_size"
+    return "sets the size of a step; leave batch= out of its ElasticSampler, and set total_batch_size instead"
 
 
 def _reorders(loader: Loader) -> bool:

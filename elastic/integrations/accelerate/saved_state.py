@@ -1,4 +1,4 @@
-"""`save_state` and `load_state`: Accelerate's files in complete directories, with the place in the data."""
+"""`save_state` and `load_state`: Accelerate's files in complete directories, with the position in the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from elastic.train.state import set_step
 from elastic.train.statedict import rng
 
 PLACE: Final = "elastic_place.bin"
-"""The file in the directory of a saved state that holds the place in the data."""
+"""The file in the directory of a saved state that holds the position in the data."""
 NUMBERED: Final = re.compile(r"checkpoint_(\d+)")
 
 
@@ -31,7 +31,7 @@ class SavedStates:
 
     def __init__(self, accelerator: Accelerator, training: Training, step: TrainingStep) -> None:
         self.loaded = False
-        """Whether a state was loaded, with its place in the data."""
+        """Whether a state was loaded, with its position in the data."""
         self._accelerator = accelerator
         self._training = training
         self._step = step
@@ -69,14 +69,13 @@ class SavedStates:
         return saved
 
     def load(self, input_dir: str | os.PathLike[str] | None, read: Callable[[str], Any]) -> None:
-        """Let Accelerate read a state, and resume at its place in the data; see `ElasticAccelerator.load_state`.
+        """Let Accelerate read a state, and resume at its position in the data; see `ElasticAccelerator.load_state`.
 
         Raises `ConfigError` if no directory is set, or its state was saved with other data.
         """
         if self._training.restore() and not self._step.begun:
             self._say(
-                f"accelerator.load_state() is passed over: this job resumes from its own step "
-                f"{self._training.state.step}"
+                f"ignoring accelerator.load_state(): this job resumes from its own step {self._training.state.step}"
             )
             return
         folder = self._newest() if input_dir is None else Path(input_dir).expanduser()
@@ -85,7 +84,7 @@ class SavedStates:
         try:
             place = torch.load(folder / PLACE, weights_only=True)
         except FileNotFoundError:
-            self._say(f"{folder} has no place in the data ({PLACE}): the epoch begins at its start", warn=True)
+            self._say(f"{folder} has no position in the data ({PLACE}): the epoch starts at its beginning", warn=True)
             return
         self._go_on_from(place)
 
@@ -109,8 +108,8 @@ class SavedStates:
         target = self._project() / f"checkpoint_{self._accelerator.save_iteration}"
         if not (self._training.resumed or self.loaded or self._folders) and target.exists():
             raise ConfigError(
-                f"{target} is there from another job; call accelerator.load_state() to resume from the newest, or give "
-                "another project_dir"
+                f"{target} already exists, but this training starts from scratch; call accelerator.load_state() to "
+                "resume from the newest saved state, or set another project_dir"
             )
         return target
 

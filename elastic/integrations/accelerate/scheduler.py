@@ -70,7 +70,8 @@ class ElasticScheduler(AcceleratedScheduler):
         if not self.gradient_state.sync_gradients:
             with reporting_config_errors():
                 raise ConfigError(
-                    "scheduler.step() in the middle of a step, with step_scheduler_with_optimizer=False: each world "
-                    "has another number of batches in a step; write `if accelerator.sync_gradients: scheduler.step()`"
+                    "scheduler.step() was called in the middle of a step, with step_scheduler_with_optimizer=False: "
+                    "the number of batches per step depends on the world size; write `if accelerator.sync_gradients: "
+                    "scheduler.step()`"
                 )
         self.scheduler.step(*args, **kwargs)

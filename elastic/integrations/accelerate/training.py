@@ -39,10 +39,10 @@ class Training:
 
     @property
     def data(self) -> TrainingData:
-        """The order of the data and the place in it. Raises `ConfigError` if no training loader is prepared."""
+        """The order of the data and the position in it. Raises `ConfigError` if no training loader is prepared."""
         if self._data is None:
             raise ConfigError(
-                "no training loader is prepared: give the DataLoader to accelerator.prepare(), together with the "
+                "no training loader is prepared: pass the DataLoader to accelerator.prepare(), together with the "
                 "optimizer, or with shuffle=True"
             )
         return self._data
@@ -51,7 +51,9 @@ class Training:
     def state(self) -> State:
         """The state that is committed. Raises `ConfigError` before the restore."""
         if self._state is None:
-            raise ConfigError("accelerator.elastic is there after accelerator.restore(), which epochs() calls")
+            raise ConfigError(
+                "accelerator.elastic is not available before accelerator.restore() or accelerator.epochs()"
+            )
         return self._state
 
     @property
@@ -75,8 +77,8 @@ class Training:
         groups = (group for optimizer in self.parts("optimizer") for group in optimizer.param_groups)
         if any("initial_lr" in group for group in groups):  # Set by every scheduler of torch.
             raise ConfigError(
-                "a scheduler changes the learning rate, and is not prepared: the next world would begin with its first "
-                "rate; give it to accelerator.prepare(), or to accelerator.register_for_checkpointing()"
+                "a scheduler that changes the learning rate is not prepared: after a restart it would start again from "
+                "its initial rate; pass it to accelerator.prepare() or accelerator.register_for_checkpointing()"
             )
 
     def keep(self, kind: str, thing: Any) -> None:
@@ -123,28 +125,28 @@ class Training:
         if self.steps_committed:
             raise ConfigError(
                 "accelerator.free_memory() after a step: a job has one training; start a job for each "
-                "training, or leave free_memory() out"
+                "training, or leave out free_memory()"
             )
         self._parts, self.loader, self._data, self._state = {}, None, None, None
 
     def _check_parts(self) -> None:
         for kind in ("model", "optimizer"):
             if not self.parts(kind):
-                raise ConfigError(f"no {kind} is prepared: give it to accelerator.prepare(), which keeps it")
+                raise ConfigError(f"no {kind} is prepared: pass it to accelerator.prepare()")
         modules = (thing for thing in (*self.parts("model"), *self.parts("registered")) if hasattr(thing, "parameters"))
         parameters = {id(parameter) for module in modules for parameter in module.parameters()}
         groups = (group for optimizer in self.parts("optimizer") for group in optimizer.param_groups)
         if any(id(parameter) not in parameters for group in groups for parameter in group["params"]):
             raise ConfigError(
-                "an optimizer changes parameters of a model that is not prepared: the next world would begin with its "
-                "first weights; give the model to accelerator.prepare()"
+                "an optimizer changes parameters of a model that is not prepared: after a restart the model would "
+                "start again from its initial weights; pass it to accelerator.prepare()"
             )
 
     def _require_unrestored(self, what: str) -> None:
         if self._state is not None:
             raise ConfigError(
-                f"{what} comes after accelerator.epochs() or accelerator.restore(), which restore it; prepare or "
-                "register it before"
+                f"{what} is prepared or registered after accelerator.epochs() or accelerator.restore(), so its state "
+                "is not restored; prepare or register it before"
             )
 
     def _say_total(self, data: TrainingData) -> None:
@@ -152,6 +154,7 @@ class Training:
         chosen = self.total_batch_size is not None or accelerator.split_batches
         if accelerator.is_main_process and not (chosen or self.resumed):
             report.log_to_agent(
-                f"ElasticAccelerator: a step has {data.total} samples in every world, as in this one of "
-                f"{counted(accelerator.num_processes, 'process', 'processes')}; total_batch_size= sets another number"
+                f"ElasticAccelerator: each step takes {data.total} samples at any world size (computed for "
+                f"{counted(accelerator.num_processes, 'process', 'processes')}); to fix this in the script, pass "
+                f"total_batch_size={data.total}"
             )

@@ -1,4 +1,4 @@
-"""The order of the training data, the size of a step, and the place in the data: the same at every world size."""
+"""The order of the training data, the size of a step, and the position in the data: the same at every world size."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class TrainingData:
         self.sampler.at_next_loop(call)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the size of a step, the seed, and the place after the batches that the loop has taken."""
+        """Return the size of a step, the seed, and the position after the batches that the loop has taken."""
         return {"total": self.total, "saves": self.saves, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at a place, at any world size. Raises `ConfigError` if the place belongs to other data."""
+        """Resume at a position, at any world size. Raises `ConfigError` if it belongs to other data."""
         place = state["sampler"]
         if not self._own_sampler and place["shuffle"] and place["seed"] != self.sampler.seed:
             self.sampler = ElasticSampler(self.sampler.length, shuffle=self.sampler.shuffle, seed=place["seed"])

@@ -76,11 +76,11 @@ class TrainingStep:
     # Called by the loader.
 
     def begin(self) -> None:
-        """Commit the step before; raise `ConfigError` for a loop whose place would not be restored."""
+        """Commit the previous step; raise `ConfigError` for a loop whose position could not be restored."""
         if not self._in_epochs:
             _refuse(
-                "a loop over the training loader outside of accelerator.epochs(): the next world would not know "
-                "where it was; write `for epoch in accelerator.epochs(n)` around it"
+                "a loop over the training loader outside of accelerator.epochs(): its position could not be restored "
+                "after a restart; put the loop inside `for epoch in accelerator.epochs(n)`"
             )
         self.commit()  # The previous loop ended with a break.
         self._complete = False
@@ -95,8 +95,8 @@ class TrainingStep:
         """Commit the step if that was its last batch."""
         if not self._backwards:
             _refuse(
-                "a training batch was taken and accelerator.backward(loss) was not called for it; call it in place of "
-                "loss.backward(), once for each batch; accelerator.backward(loss * 0) leaves a batch out"
+                "accelerator.backward(loss) was not called for a training batch; call it instead of loss.backward(), "
+                "at least once for each batch; to skip a batch, call accelerator.backward(loss * 0)"
             )
         self.commit()
 
@@ -106,7 +106,7 @@ class TrainingStep:
         if not (training.total_batch_size or self._accelerator.split_batches or training.restored):
             _refuse(
                 "the length of the training loader is not known before accelerator.restore(); call that first, or "
-                "give ElasticAccelerator(total_batch_size=...)"
+                "use ElasticAccelerator(total_batch_size=...)"
             )
         return training.data.steps * int(self._accelerator.gradient_accumulation_steps)
 
@@ -116,9 +116,9 @@ class TrainingStep:
         """Return the weight of the loss of this batch in its step; see `ElasticSampler.weight`."""
         if not self.running:
             _refuse(
-                "accelerator.backward() outside of a loop over the training loader; the training loader is the one "
-                "that shuffles, or the first one that is prepared with the optimizer; for any other gradient write "
-                "loss.backward()"
+                "accelerator.backward() was called outside of a loop over the training loader; the training loader is "
+                "the one that shuffles, or the first one that is prepared with the optimizer; for any other gradient "
+                "call loss.backward()"
             )
         if self._complete and _keep_gradients(self._training.parts("model")):
             _refuse(
@@ -133,7 +133,7 @@ class TrainingStep:
         """Note that an optimizer has changed its parameters."""
         if self.is_incomplete:
             _refuse(
-                "an optimizer stepped in the middle of a step; step the optimizer that accelerator.prepare() returns, "
+                "an optimizer stepped in the middle of a step; use the optimizer that accelerator.prepare() returns, "
                 "which waits for the last batch"
             )
         self._stepped = True
@@ -145,7 +145,7 @@ class TrainingStep:
         self._complete = False
         if not self._stepped and not self._accelerator.optimizer_step_was_skipped and self._has_gradients():
             _refuse(
-                "a step is complete and no optimizer has stepped: gradients that are gathered by hand would be lost; "
+                "a step is complete, but no optimizer has stepped: manually accumulated gradients would be lost; "
                 "use ElasticAccelerator(gradient_accumulation_steps=...) and `with accelerator.accumulate(model)`"
             )
         self._stepped = False

@@ -16,7 +16,7 @@ It uses these documented interfaces of Lightning:
 It uses no private names. `Trainer.fit_loop` is public, but its class is not documented; `restarting`, `batch_idx`,
 `on_iteration_done()` and `epoch_loop.batch_progress.is_last_batch` of it are used, and tests assert their behaviour.
 Commits fall between two steps because of the order of Lightning's loop, which tests assert too: it fetches a batch
-after the step before is complete, and prefetches none if the length is known.
+after the previous step is complete, and prefetches none if the length is known.
 """
 
 from __future__ import annotations

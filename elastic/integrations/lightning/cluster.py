@@ -1,4 +1,4 @@
-"""This worker's place for Lightning, from elastic-launch or torchrun; a single rank under plain python."""
+"""The rank and world size of this worker for Lightning, from elastic-launch or torchrun."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from elastic.environment import ProcessEnvironment
 
 
 class ElasticEnvironment(ClusterEnvironment):
-    """The place of this worker, for Lightning. The launcher starts the workers and sets the world size."""
+    """Rank, world size and rendezvous of this worker, for Lightning. The launcher starts the workers.
+
+    Under plain python there is a single rank.
+    """
 
     def __init__(self, place: ProcessEnvironment) -> None:
         """`place` is the value that `elastic.init()` returned."""
@@ -22,7 +25,7 @@ class ElasticEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """The host at which the process group rendezvous."""
+        """The host of the rendezvous of the process group."""
         return self._place.master.rpartition(":")[0].strip("[]") or "127.0.0.1"
 
     @property
@@ -50,12 +53,12 @@ class ElasticEnvironment(ClusterEnvironment):
         """The launcher has set it."""
 
     def local_rank(self) -> int:
-        """This worker's place on its node."""
+        """This worker's rank on its node."""
         return self._place.local_rank
 
     def node_rank(self) -> int:
-        """The place of the node, if all nodes have as many workers as this one."""
+        """The rank of the node, if all nodes have as many workers as this one."""
         return (self._place.rank - self._place.local_rank) // self._place.local_world_size
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Nodes and devices follow from the launcher."""
+        """Do nothing: the launcher sets the numbers of nodes and devices."""

@@ -76,7 +76,7 @@ class ExactLoader(DataLoader[Any]):
         return self.order.batch.rule
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the epoch. It shows Lightning that this loader can resume; the callback restores it."""
+        """Return the position in the epoch. Lightning sees that this loader can resume; the callback restores it."""
         return self.order.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -117,13 +117,13 @@ class ExactLoaders:
             return
         if batches > min(map(len, self._active)):
             raise ConfigError(
-                "the training loaders have different lengths, and Lightning would begin the shorter one again within "
-                'an epoch; use CombinedLoader(loaders, "min_size")'
+                "the training loaders have different lengths, and Lightning would restart the shorter one within an "
+                'epoch; use CombinedLoader(loaders, "min_size")'
             )
         if batches and len({loader.epoch_plan.samples(int(batches) - 1) for loader in self._active}) > 1:
             raise ConfigError(
                 "the last batches of the training loaders have different sizes, and one loss cannot have two weights; "
-                "give each DataLoader drop_last=True"
+                "set drop_last=True for each DataLoader"
             )
 
     @property
@@ -132,15 +132,15 @@ class ExactLoaders:
         return self._active[0].order.weight
 
     def places(self) -> list[dict[str, Any]]:
-        """Return the place of each loader in its epoch."""
+        """Return the position of each loader in its epoch."""
         return [loader.order.state_dict() for loader in self._active]
 
     def go_to(self, places: Sequence[Mapping[str, Any]], at_next_loop: Callable[[], None]) -> None:
-        """Resume at the places of an earlier generation. `at_next_loop` is called before the first index is taken."""
+        """Resume at the positions of an earlier generation. `at_next_loop` is called before the first index is used."""
         if len(places) != len(self._active):
             raise ConfigError(
-                f"the checkpoint has the places of {len(places)} training loaders, and this script has "
-                f"{len(self._active)}; use the loaders that it was made with"
+                f"the checkpoint has the positions of {len(places)} training loaders, but this script has "
+                f"{len(self._active)}; use the same loaders"
             )
         for loader, place in zip(self._active, places, strict=True):
             loader.order.load_state_dict(place)
@@ -159,8 +159,8 @@ class ExactLoaders:
             if not self._warned:
                 self._warned = True
                 report.log_to_agent(
-                    f"a batch of {samples} samples is computed at once, not {loader.limit} at a time, because it holds "
-                    f"{error}, which cannot be cut into samples",
+                    f"a batch of {samples} samples is computed at once, not {loader.limit} at a time, because it "
+                    f"contains {error}, which cannot be split into samples",
                     warn=True,
                 )
             return []
@@ -193,13 +193,13 @@ class ExactLoaders:
             assert size is not None
             total = size * self._world
             self._say(
-                f"each batch has {total} samples in every world from now on (batch_size {size}, {self._world} ranks); "
-                f"Trainer(global_batch={total}) says so in the script"
+                f"each batch has {total} samples at any world size (computed as batch_size {size} x {self._world} "
+                f"ranks); to fix this in the script, pass global_batch={total}"
             )
         if self.samples not in (None, total):
             raise ConfigError(
-                f"a training loader has batches of {total} samples over all ranks, and another one or "
-                f"Trainer(global_batch=...) has {self.samples}; give each the same"
+                f"a training loader has batches of {total} samples over all ranks, but another one or "
+                f"Trainer(global_batch=...) has {self.samples}; use the same number for all"
             )
         self.samples = total
         return total
@@ -208,7 +208,7 @@ class ExactLoaders:
         """Return whether torch's sampler shuffles, its seed, and `drop_last`. `ConfigError` for any other sampler."""
         sampler = loader.sampler
         if type(loader.batch_sampler) is not BatchSampler:
-            raise ConfigError(f"{type(loader.batch_sampler).__name__} makes batches of its own; use {OURS}")
+            raise ConfigError(f"{type(loader.batch_sampler).__name__} builds its own batches; use {OURS}")
         drop_last = bool(loader.drop_last)
         if type(sampler) is SequentialSampler:
             return False, self._seed, drop_last
@@ -217,7 +217,7 @@ class ExactLoaders:
         if type(sampler) is DistributedSampler:
             return bool(sampler.shuffle), int(sampler.seed), drop_last or bool(sampler.drop_last)
         raise ConfigError(
-            f"{type(sampler).__name__} has an order of its own, which another world cannot resume; use {OURS}"
+            f"{type(sampler).__name__} has a custom order, which cannot be restored at another world size; use {OURS}"
         )
 
     def _call_before_fetch(self, loader: ExactLoader) -> None:
@@ -242,20 +242,20 @@ def _flat(loaders: Any) -> Iterator[ExactLoader]:
 def _refuse_without_place(loader: Any) -> None:
     """Raise `ConfigError` for a loader that cannot resume in the middle of the data at another world size."""
     if not isinstance(loader, torch.utils.data.DataLoader):
-        raise ConfigError(f"the training loader is a {type(loader).__name__}; give torch's DataLoader, or {OURS}")
+        raise ConfigError(f"the training loader is a {type(loader).__name__}; use torch's DataLoader, or {OURS}")
     if isinstance(loader.dataset, IterableDataset):
         raise ConfigError(
-            f"{type(loader.dataset).__name__} is an IterableDataset, whose place another world cannot find again; "
-            "use a dataset with __len__ and __getitem__, or elastic.ElasticStream in a loop of your own"
+            f"{type(loader.dataset).__name__} is an IterableDataset, which has no position to resume from; use a "
+            "dataset with __len__ and __getitem__, or elastic.ElasticStream in a custom loop"
         )
     if type(loader).__iter__ not in (torch.utils.data.DataLoader.__iter__, DataLoader.__iter__):
-        raise ConfigError(f"{type(loader).__name__} has an __iter__ of its own; give torch's DataLoader, or {OURS}")
+        raise ConfigError(f"{type(loader).__name__} overrides __iter__; use torch's DataLoader, or {OURS}")
 
 
 def _batch_size(loader: Any) -> int:
     if loader.batch_size is None and type(loader.batch_sampler) is not BatchSampler:
         what = "batch_size=None" if loader.batch_sampler is None else type(loader.batch_sampler).__name__
-        raise ConfigError(f"the training loader has {what}, which does not tell the size of a batch; use {OURS}")
+        raise ConfigError(f"the training loader has {what}, which does not define the size of a batch; use {OURS}")
     return int(loader.batch_size or loader.batch_sampler.batch_size)
 
 
@@ -266,8 +266,8 @@ def _own_sampler(loader: DataLoader[Any]) -> ElasticSampler:
     rule = sampler.batch.rule if sampler.batch is not None else None
     if rule is None or rule.total is None or rule.max_per_rank is not None:
         raise ConfigError(
-            "the sampler of the training loader needs the same batch in every world: write "
-            "batch=elastic.GlobalBatch(total=...), and give max_per_rank to the Trainer"
+            "the sampler of the training loader needs the same batch at every world size: write "
+            "batch=elastic.GlobalBatch(total=...), and pass max_per_rank to the Trainer"
         )
     return sampler
 

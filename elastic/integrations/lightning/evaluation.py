@@ -71,12 +71,12 @@ class EvaluationShares:
         if reason:
             return reason
         if isinstance(limit, float) and limit != 1.0:
-            return f"limit_{stage}_batches={limit} is another number of samples in each world; give a whole number"
+            return f"with limit_{stage}_batches={limit} the samples depend on the world size; use a whole number"
         batches = self._batches(loader, limit)
         if batches.samples < self._world:
             return f"it has fewer samples ({batches.samples}) than ranks"
         if not batches.divides:
-            return f"{batches.samples} batches of 1 sample are not as many on each rank; give a batch_size of 2 or more"
+            return f"the ranks cannot split {batches.samples} batches of 1 sample evenly; use a batch_size of 2 or more"
         return ""
 
     def _batches(self, loader: Any, limit: int | float) -> SharedBatches:
@@ -101,9 +101,9 @@ def _not_sequential(loader: Any) -> str:
     if isinstance(loader.dataset, IterableDataset):
         return f"{type(loader.dataset).__name__} is an IterableDataset, which has no numbered samples"
     if type(loader).__iter__ is not torch.utils.data.DataLoader.__iter__:
-        return f"{type(loader).__name__} has an __iter__ of its own"
+        return f"{type(loader).__name__} overrides __iter__"
     if type(loader.batch_sampler) is not BatchSampler:
-        return "the loader makes its batches with a batch_sampler of its own, or has none"
+        return "the loader uses a custom batch_sampler, or none"
     if type(loader.sampler) is not SequentialSampler:
-        return f"{type(loader.sampler).__name__} has an order of its own; leave out sampler and shuffle"
+        return f"{type(loader.sampler).__name__} does not read the dataset in order; leave out sampler and shuffle"
     return ""

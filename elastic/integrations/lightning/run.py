@@ -122,7 +122,7 @@ class Run(Callback):
             self._state.finish()
 
     def restored_checkpoint(self) -> dict[str, Any]:
-        """Return the checkpoint that `capture` returned in the generation before."""
+        """Return the checkpoint that `capture` returned in the previous generation."""
         return {"state_dict": self._model.restored, **self._training.restored}
 
     @property
@@ -131,7 +131,7 @@ class Run(Callback):
         return self._committed
 
     def before_fetch(self) -> None:
-        """Commit the step before, if there was one. Called between two batches."""
+        """Commit the previous step, if there was one. Called between two batches."""
         trainer = self._trainer
         if trainer.train_dataloader is not self._loaders:
             self._activate()
@@ -173,7 +173,7 @@ class Run(Callback):
         trainer.should_stop = self.resuming and bool(self._restored.get("should_stop"))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Resume at the place in the data, and restore the SIGTERM handler from before Lightning."""
+        """Resume at the position in the data, and restore the SIGTERM handler from before Lightning."""
         if self._place.generation and threading.current_thread() is threading.main_thread():
             # Lightning's handler waits for other ranks, which may have failed.
             signal.signal(signal.SIGTERM, self._sigterm)
@@ -185,8 +185,8 @@ class Run(Callback):
         elif trainer.fit_loop.restarting and not self._is_at_an_end():
             with reporting_config_errors():
                 raise ConfigError(
-                    "ckpt_path was written by another Trainer before the end of an epoch, and does not say which data "
-                    "it had; give a file of ModelCheckpoint(save_on_train_epoch_end=True)"
+                    "ckpt_path was written by another Trainer before the end of an epoch, and does not record which "
+                    "data it had used; use a file of ModelCheckpoint(save_on_train_epoch_end=True)"
                 )
         for name, gradient in self._training.restored.get("gradients", {}).items():
             parameter = pl_module.get_parameter(name)
@@ -249,8 +249,8 @@ class Run(Callback):
                     parts.plain(name, value)
                 except ConfigError as error:
                     raise ConfigError(
-                        f"{str(error).removeprefix('elastic.State: ')} (in what Lightning's checkpoint has as "
-                        f"{name!r}: state_dict or on_save_checkpoint of the module, the data module or a callback)"
+                        f"{str(error).removeprefix('elastic.State: ')} (in the entry {name!r} of Lightning's "
+                        "checkpoint, from state_dict or on_save_checkpoint of the module, data module or a callback)"
                     ) from error
 
     def _activate(self) -> None:
@@ -296,13 +296,13 @@ class Run(Callback):
         """Raise `ConfigError` for callbacks and steps that cannot be exact."""
         if self._state is not None:
             raise ConfigError(
-                "trainer.fit() was called twice; make another script of what follows, or raise max_epochs"
+                "trainer.fit() was called twice; put the second fit in another script or raise max_epochs"
             )
         for callback in self._trainer.callbacks:
             if isinstance(callback, BatchSizeFinder | LearningRateFinder):
                 raise ConfigError(
-                    f"{type(callback).__name__} trains on trial; run it in a script of its own, and "
-                    "write the result into this one"
+                    f"{type(callback).__name__} runs trial steps; run it in a separate script, and write the result "
+                    "into this one"
                 )
         if takes_iterator(model.training_step):
             raise ConfigError("training_step(dataloader_iter) fetches its own batches; write training_step(batch)")

@@ -116,8 +116,8 @@ class ElasticDDPStrategy(DDPStrategy):
         if output is None:
             with reporting_config_errors():
                 raise ConfigError(
-                    "training_step returned None for a part of a batch; give Trainer(max_per_rank=...) a number that "
-                    "is as large as a rank's share in the smallest world, so that batches are not cut"
+                    "training_step returned None for a part of a batch; set Trainer(max_per_rank=...) to a rank's "
+                    "share at the smallest world size, so that batches are not split"
                 )
         return output
 

@@ -159,8 +159,8 @@ def _strategy(given: Any) -> Mapping[str, Any]:
         return DDP[given]
     name = type(given).__name__ if isinstance(given, Strategy) else repr(given)
     raise ConfigError(
-        f'Trainer(strategy={name}): this Trainer is exact with "ddp", whose options are Trainer(ddp={{...}}); for '
-        "sharded models use elastic.State with fully_shard in a custom training loop"
+        f'Trainer(strategy={name}): only "ddp" is supported; set its options with Trainer(ddp={{...}}); for sharded '
+        "models use elastic.State with fully_shard in a custom training loop"
     )
 
 

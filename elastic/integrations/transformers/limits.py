@@ -22,44 +22,44 @@ def require_exact(trainer: Any, trial: Any) -> None:
     problems = (
         (
             workers != args.world_size,
-            f"this is one of {workers} workers, and the Trainer trains alone, because it sees no GPU; set use_cpu=True "
-            "in TrainingArguments to train on the CPU",
+            f"this is one of {workers} workers, but the Trainer would train alone, because it finds no GPU; set "
+            "use_cpu=True in TrainingArguments to train on the CPU",
         ),
-        (trial is not None, "a hyperparameter search starts many trainings; start a job for each"),
+        (trial is not None, "a hyperparameter search runs many trainings; start a job for each"),
         (
             isinstance(dataset, IterableDataset) or (dataset is not None and not isinstance(dataset, Sized)),
-            "train_dataset is iterable and has no place to resume from; use a dataset with __len__ and __getitem__",
+            "train_dataset is iterable and has no position to resume from; use a dataset with __len__ and __getitem__",
         ),
         (
             distributed in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP", "XLA"),
-            f"{distributed} keeps parts of the state that are not moved between worlds; use DDP, or a loop of your own "
-            "with torch.distributed.fsdp.fully_shard and elastic.State",
+            f"the state of {distributed} cannot be restored at another world size; use DDP, or a custom loop with "
+            "torch.distributed.fsdp.fully_shard and elastic.State",
         ),
         (
             args.save_on_each_node,
-            "save_on_each_node lets every node write one checkpoint, and the directory is shared; leave it out",
+            "with save_on_each_node all nodes would write the same checkpoint to a shared directory; leave it out",
         ),
-        (args.auto_find_batch_size, "auto_find_batch_size changes the batches while it trains; leave it out"),
+        (args.auto_find_batch_size, "auto_find_batch_size changes the batches during training; leave it out"),
         (
             args.ignore_data_skip,
-            "ignore_data_skip starts an epoch from its beginning; leave it out: what is done is not read again",
+            "ignore_data_skip starts an epoch from its beginning; leave it out: finished samples are skipped anyway",
         ),
         (
             getattr(args, "dataloader_in_order", True) is False,  # Missing in releases before 5.15.
-            "dataloader_in_order=False gives batches in no fixed order; leave it out",
+            "dataloader_in_order=False returns batches in no fixed order; leave it out",
         ),
         (
             args.train_sampling_strategy not in ("random", "sequential"),
-            f"train_sampling_strategy={args.train_sampling_strategy!r} orders the samples by the world; leave it out, "
-            "and give an order of your own: ElasticTrainer(order=...)",
+            f"train_sampling_strategy={args.train_sampling_strategy!r} makes the order depend on the world size; leave "
+            "it out, and pass a custom order: ElasticTrainer(order=...)",
         ),
         (
             accelerator.split_batches or accelerator.dispatch_batches,
-            "split_batches and dispatch_batches of accelerator_config share batches by the world; leave them out",
+            "split_batches and dispatch_batches of accelerator_config split batches by the world size; leave them out",
         ),
         (
             getattr(trainer, "loss_is_scaled_for_ga", None) is True,  # Missing in releases before 5.19.
-            "loss_is_scaled_for_ga=True is a loss that depends on how many batches a step has; return the mean over "
+            "with loss_is_scaled_for_ga=True the loss depends on the number of batches in a step; return the mean over "
             "the batch, and set loss_is_scaled_for_ga=False",
         ),
     )
@@ -75,7 +75,7 @@ def require_whole_epoch(control: Any, run: Any) -> None:
     if control.should_epoch_stop and left and not control.should_training_stop:
         raise ConfigError(
             f"ElasticTrainer: a callback ended an epoch after {left} of {run.batches.steps} steps "
-            "(should_epoch_stop), so that the place in the data is no longer known; end the training instead "
+            "(should_epoch_stop), so the position in the data is no longer known; end the training instead "
             "(should_training_stop), or leave samples out with order="
         )
 
@@ -92,22 +92,22 @@ def sampling(loader: Any, *, own_order: bool) -> tuple[int, bool]:
     size = getattr(batches, "batch_size", None)
     if not isinstance(size, int):
         raise ConfigError(
-            "ElasticTrainer: the training loader has a batch sampler of its own, or none; give it batch_size, and an "
-            "order of your own with ElasticTrainer(order=...)"
+            "ElasticTrainer: the training loader uses a custom batch sampler, or none; use a loader with batch_size, "
+            "and pass a custom order: ElasticTrainer(order=...)"
         )
     if own_order:
         return size, False
     shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement
     if not (shuffles or isinstance(sampler, SequentialSampler)) or len(sampler) != len(loader.dataset):
         raise ConfigError(
-            f"ElasticTrainer: the training sampler is a {type(sampler).__name__} whose order is not known in another "
-            "world; give the order with ElasticTrainer(order=...), a function of the epoch that returns indices"
+            f"ElasticTrainer: the training sampler is a {type(sampler).__name__} whose order cannot be restored "
+            "at another world size; pass ElasticTrainer(order=...), a function of the epoch that returns indices"
         )
     return size, shuffles
 
 
 def leave_stops_to_the_launcher(trainer: Any) -> None:
-    """Turn `enable_jit_checkpoint` off under elastic-launch: every step is in memory, and SIGTERM must end a worker.
+    """Turn `enable_jit_checkpoint` off under elastic-launch: a drain saves anyway, and SIGTERM must end a worker.
 
     Its handler would keep workers alive after a node failure until they are killed.
     """
@@ -118,6 +118,4 @@ def leave_stops_to_the_launcher(trainer: Any) -> None:
             callback.on_train_end(trainer.args, trainer.state, trainer.control)  # Restores the former handler.
             trainer.remove_callback(callback)
     if os.environ.get("RANK", "0") == "0":
-        report.log_to_agent(
-            "enable_jit_checkpoint has nothing to do: every step is kept in memory, and a drain stops after a step"
-        )
+        report.log_to_agent("ignoring enable_jit_checkpoint: a drain saves the last complete step anyway")

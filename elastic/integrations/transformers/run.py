@@ -132,9 +132,8 @@ class TrainingRun:
         if not snapshot.is_file():
             with reporting_config_errors():
                 raise ConfigError(
-                    f"ElasticTrainer: {folder} was not saved by an ElasticTrainer, so that the samples that its steps "
-                    "took are not known; load its weights with from_pretrained, and train without "
-                    "resume_from_checkpoint"
+                    f"ElasticTrainer: {folder} was not saved by an ElasticTrainer, so the samples of its steps are not "
+                    "known; load its weights with from_pretrained, and train without resume_from_checkpoint"
                 )
         document = json.loads(snapshot.read_text(encoding="utf-8"))
         set_step(self._state, document["state"]["global_step"])
@@ -197,9 +196,9 @@ class TrainingRun:
         if saved and self._trained_weights is not None and self._trained_weights.frozen_digest() not in ("", saved):
             with reporting_config_errors():
                 raise ConfigError(
-                    "ElasticTrainer: the frozen weights of the model are not those of the steps before, and only what "
-                    "is trained was kept; load them from a file in each process (from_pretrained), or use another "
-                    "job and ElasticTrainer(keep_frozen=True)"
+                    "ElasticTrainer: the frozen weights of the model differ from those of the checkpoint, which has "
+                    "only the trained ones; load them from a file in each process (from_pretrained), or start another "
+                    "job with ElasticTrainer(keep_frozen=True)"
                 )
 
     # Data.
@@ -215,9 +214,10 @@ class TrainingRun:
         if total is None:
             total = batch_size * self._accumulation * place.world_size
             if place.rank == 0:
+                source = f"{batch_size} x {self._accumulation} x {place.world_size} workers"
                 report.log_to_agent(
-                    f"each step takes {total} samples in every world ({batch_size} x {self._accumulation} x "
-                    f"{place.world_size} workers, as in this one); ElasticTrainer(global_batch={total}) says so"
+                    f"each step takes {total} samples at any world size (computed as {source}); to fix this in the "
+                    f"script, pass global_batch={total}"
                 )
         self._data = {**data, "total": total}
         self.batches = PlannedBatches(
@@ -237,16 +237,16 @@ class TrainingRun:
         if self._total is not None:
             data = {**data, "total": self._total}
         names = {
-            "length": "use the dataset that it was made with",
+            "length": "use the same dataset",
             "seed": "set the same seed, data_seed and train_sampling_strategy in TrainingArguments",
             "drop_last": "set the same dataloader_drop_last in TrainingArguments",
-            "total": "give the same global_batch",
+            "total": "set the same global_batch",
         }
         for name, value in data.items():
             if value != saved[name]:
                 raise ConfigError(
-                    f"ElasticTrainer: the checkpoint was made with {name} {saved[name]}, and this run has {value}, so "
-                    f"that its steps would take other samples; {names[name]}, or another output_dir and job ID"
+                    f"ElasticTrainer: the checkpoint was made with {name} {saved[name]}, but this run has {value}, so "
+                    f"its steps would take other samples; {names[name]}, or use another output_dir and job ID"
                 )
 
     def begin_epoch(self) -> None:
@@ -273,8 +273,8 @@ class TrainingRun:
         micros = self.batches.micro_batches(self.trainer.state.global_step % self.batches.steps)
         if len(micros) != len(taken):
             raise ConfigError(
-                f"ElasticTrainer: this step has {len(micros)} batches, and the Trainer took {len(taken)}; leave "
-                "gradient_accumulation_steps alone while it trains"
+                f"ElasticTrainer: this step has {len(micros)} batches, but the Trainer took {len(taken)}; do not "
+                "change gradient_accumulation_steps during training"
             )
         counts = [items(batch) for batch in taken]
         sizes = [len(micro.positions) if count is None else count for count, micro in zip(counts, micros, strict=True)]

@@ -261,7 +261,7 @@ class _Steps(TrainerCallback):
         self._run.begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Commit the step before, whose log, evaluation and checkpoint are complete."""
+        """Commit the previous step, whose log, evaluation and checkpoint are complete."""
         self._run.commit()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -54,7 +54,7 @@ class AuthTunnel:
     """
 
     def __init__(self, target: str, secret: str) -> None:
-        """`target` is the proxy's `host:port`. The tunnel opens nothing before `open`."""
+        """`target` is the proxy's `host:port`, `secret` the job secret. `open` starts to listen."""
         self._host, self._port = split_host_port(target)
         self._secret = secret
         self._listener: socket.socket | None = None

@@ -21,7 +21,7 @@ class KeepaliveStream:
     """Keeps a stream open from one refresh to the next."""
 
     def __init__(self) -> None:
-        """Create it without a stream."""
+        """Create the object; the first `ask` opens the stream."""
         self._kept: Any = None
 
     async def ask(self, stub: Any, lease_id: int, limit_s: float, metadata: Any) -> Any:

@@ -22,7 +22,7 @@ class DoubleBuffer:
     """The two slots of one state, by the name of their segments. Only one process writes them."""
 
     def __init__(self, end: SegmentSource, name: str) -> None:
-        """Segments are requested at the first use."""
+        """`end` provides the segments, whose names begin with `name`, at the first use."""
         self.name = name
         self._end = end
         self._slots: list[Slot | None] = [None, None]

@@ -45,7 +45,7 @@ class Snapshots:
     """The snapshots of one server in a directory that all servers share."""
 
     def __init__(self, folder: Path, index: int, servers: int) -> None:
-        """Does not access the disk."""
+        """`folder` belongs to all `servers`; this is the server with this `index`."""
         self.folder = folder / f"server-{index}"
         self._owner = [index, servers]
         self._checkpoints = Checkpoints(self.folder, keep=KEEP, rank=0, generation=0, mark="", reports=False)

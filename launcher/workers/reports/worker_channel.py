@@ -35,7 +35,7 @@ class WorkerChannel:
     def __init__(
         self, path: Path, agent_log: AgentLog, on_message: ReportListener, memory_limit_bytes: int | None = None
     ) -> None:
-        """Open nothing before `start`. `path` is in a directory that only this user can enter.
+        """`path` is the socket, in a directory that only this user can enter; `start` listens there.
 
         `on_message` receives every message except `AgentLogLine`.
         """

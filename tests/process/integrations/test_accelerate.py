@@ -114,7 +114,9 @@ def test_a_saved_state_is_loaded_by_another_job_in_another_world_and_only_when_t
         [{"loaded": 6, "epoch": 1, "calls": 6}],
         [{"loaded": 10, "epoch": 1, "calls": 10}],  # What this job did since, not what the folder has.
     ]
-    assert "accelerator.load_state() is passed over" in "".join(second.worlds[1].replicas[0].notes)
+    assert "ignoring accelerator.load_state(): this job resumes from its own step 10" in "".join(
+        second.worlds[1].replicas[0].notes
+    )
     assert {path.name for path in checkpoints.iterdir()} == {".elastic", "checkpoint_5", "checkpoint_6"}
 
 
@@ -130,31 +132,31 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 USE_ORDER = "sampler=elastic.ElasticSampler(dataset, order=...)"
 REFUSED = {
     "iterable": "use a dataset with __len__ and __getitem__, or write the loop with elastic.State and elastic.ElasticS",
-    "dispatch": "each process reads its own share; leave dispatch_batches out",
-    "weighted": f"a sampler of type WeightedRandomSampler, whose order another world would not know; write {USE_ORDER}",
-    "replacement": f"draws a random selection; write {USE_ORDER}",
-    "batch sampler": f"a batch sampler of its own, or none; write DataLoader(dataset, batch_size=..., {USE_ORDER}",
-    "no batches": "a batch sampler of its own, or none",
-    "own loader": "is of type OwnLoader, which makes its own batches; use torch.utils.data.DataLoader",
-    "own global batch": "leave batch= out of its ElasticSampler, and give total_batch_size",
-    "two shuffle": "a second loader shuffles, and a training has one place in its data; make one dataset of both",
-    "sync with dataloader": "with sync_with_dataloader=False a step would have samples of two epochs",
+    "dispatch": "each process reads its own share; leave out dispatch_batches",
+    "weighted": f"a WeightedRandomSampler, whose order cannot be restored at another world size; write {USE_ORDER}",
+    "replacement": f"draws a random selection of the samples; write {USE_ORDER}",
+    "batch sampler": f"uses a custom batch sampler, or none; write DataLoader(dataset, batch_size=..., {USE_ORDER}",
+    "no batches": "uses a custom batch sampler, or none",
+    "own loader": "is of type OwnLoader, which builds its own batches; use torch.utils.data.DataLoader",
+    "own global batch": "leave batch= out of its ElasticSampler, and set total_batch_size instead",
+    "two shuffle": "a second loader shuffles or has a sampler, but a job has only one training loader; combine the ",
+    "sync with dataloader": "with sync_with_dataloader=False a step could span two epochs",
     "FSDP": "FSDP is not supported; use DDP, which is the default, or write the loop with elastic.State",
     "total": "ElasticAccelerator(total_batch_size=0): write a number of samples, 1 or more",
-    "outside of epochs": "write `for epoch in accelerator.epochs(n)` around it",
-    "no backward": "call it in place of loss.backward()",
-    "by hand": "no optimizer has stepped: gradients that are gathered by hand would be lost; use ElasticAccelerator(gr",
-    "step early": "step the optimizer that accelerator.prepare() returns",
-    "scheduler": "a scheduler changes the learning rate, and is not prepared",
+    "outside of epochs": "put the loop inside `for epoch in accelerator.epochs(n)`",
+    "no backward": "call it instead of loss.backward()",
+    "by hand": "no optimizer has stepped: manually accumulated gradients would be lost; use ElasticAccelerator(gr",
+    "step early": "use the optimizer that accelerator.prepare() returns",
+    "scheduler": "a scheduler that changes the learning rate is not prepared",
     "scheduler alone": "write `if accelerator.sync_gradients: scheduler.step()`",
-    "evaluation loader": "accelerator.backward() outside of a loop over the training loader",
+    "evaluation loader": "accelerator.backward() was called outside of a loop over the training loader",
     "LocalSGD": "is not exchanged with the other processes (no_sync, or LocalSGD)",
     "registered late": "prepare or register it before",
-    "length": "is not known before accelerator.restore(); call that first, or give ElasticAccelerator(total_batch_size",
-    "skip": "call accelerator.load_state(), which brings the place in the data back",
-    "no optimizer": "no optimizer is prepared: give it to accelerator.prepare()",
+    "length": "is not known before accelerator.restore(); call that first, or use ElasticAccelerator(total_batch_size",
+    "skip": "call accelerator.load_state() instead, which restores the position in the data",
+    "no optimizer": "no optimizer is prepared: pass it to accelerator.prepare()",
     "unprepared model": "an optimizer changes parameters of a model that is not prepared",
-    "no loader": "no training loader is prepared: give the DataLoader to accelerator.prepare()",
+    "no loader": "no training loader is prepared: pass the DataLoader to accelerator.prepare()",
     "free_memory": "a job has one training; start a job for each training",
 }
 
@@ -175,7 +177,7 @@ def test_an_accelerator_that_counts_one_process_of_two_is_refused(tmp_path: Path
 
     (said, other) = run(accelerator_first, worlds=[2], checkpoint_dir=tmp_path).values
     assert said == other
-    assert "Accelerate counts 1 process, and the launcher has started 2; make the ElasticAccelerator before" in said
+    assert "Accelerate counts 1 process, but the launcher started 2; create the ElasticAccelerator before" in said
 
 
 def test_the_example_is_short_and_runs_under_plain_python_and_torchrun(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_adapters_resume_from_a_checkpoint_folder_that_has_the_adapters_alone(tm
 @needs_peft
 def test_frozen_weights_that_are_others_in_the_next_process_are_refused_unless_they_are_kept(tmp_path: Path) -> None:
     options = {**ADAPTERS, "adapters": "random"}
-    with pytest.raises(Exception, match="frozen weights of the model are not those of the steps before"):
+    with pytest.raises(Exception, match="frozen weights of the model differ from those of the checkpoint"):
         training(tmp_path / "refused", options, [1, 1], change_at=[3], how="planned")
     result = training(tmp_path / "kept", {**options, "keep_frozen": True}, [1, 1], change_at=[3], how="planned")
     assert len({record[3] for world in result.worlds for record in world.replicas[0].records}) == 1
@@ -197,7 +197,7 @@ def test_a_job_whose_nodes_are_all_lost_resumes_from_the_newest_checkpoint_folde
     assert_same(result, undisturbed)
     assert min(record[0] for record in result.worlds[1].replicas[0].records) == 5
     assert f"resumed at step 4 from {tmp_path}/out/checkpoint-4" in "".join(result.worlds[1].replicas[0].notes)
-    assert "enable_jit_checkpoint has nothing to do" in "".join(result.worlds[1].replicas[0].notes)
+    assert "ignoring enable_jit_checkpoint" in "".join(result.worlds[1].replicas[0].notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {".elastic", "checkpoint-4", "checkpoint-8", "checkpoint-10"}
 
@@ -214,7 +214,7 @@ def test_without_a_global_batch_later_worlds_keep_that_of_the_first(tmp_path: Pa
     whole = training(tmp_path / "whole", {"global_batch": 6}, [1])
     changed = training(tmp_path / "changed", {"global_batch": None}, [2, 1], change_at=[4], how="planned")
     assert_same_weights(changed, whole)
-    said = "each step takes 6 samples in every world (3 x 1 x 2 workers, as in this one); "
+    said = "each step takes 6 samples at any world size (computed as 3 x 1 x 2 workers); to fix this in the script, "
     assert said in "".join(changed.worlds[0].replicas[0].notes)
 
 
@@ -227,7 +227,7 @@ def test_another_global_batch_than_that_of_the_checkpoint_is_refused_in_one_line
     training(tmp_path, {**options, "num_train_epochs": 1}, [1])
     for path in (tmp_path / "checkpoints").glob("step-*"):
         path.rename(path.with_name(f"aside-{path.name}"))
-    with pytest.raises(Exception, match="made with total 12, and this run has 10, so that its steps would take other"):
+    with pytest.raises(Exception, match="made with total 12, but this run has 10, so its steps would take other"):
         training(tmp_path, {**options, "global_batch": 10}, [1])
 
 
@@ -258,12 +258,18 @@ class Endless(torch.utils.data.IterableDataset[Any]):
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "iterable": ({"dataset": Endless(), "max_steps": 3}, "train_dataset is iterable and has no place to resume from"),
+    "iterable": (
+        {"dataset": Endless(), "max_steps": 3},
+        "train_dataset is iterable and has no position to resume from",
+    ),
     "skip": ({"ignore_data_skip": True}, "ignore_data_skip starts an epoch from its beginning; leave it out"),
-    "each node": ({"save_on_each_node": True}, "and the folder is shared; leave it out"),
-    "batch": ({"auto_find_batch_size": True}, "auto_find_batch_size changes the batches while it trains; leave it out"),
-    "length": ({"train_sampling_strategy": "group_by_length"}, "orders the samples by the world; leave it out"),
-    "split": ({"accelerator_config": {"split_batches": True}}, "share batches by the world; leave them out"),
+    "each node": ({"save_on_each_node": True}, "the same checkpoint to a shared directory; leave it out"),
+    "batch": ({"auto_find_batch_size": True}, "auto_find_batch_size changes the batches during training; leave it out"),
+    "length": (
+        {"train_sampling_strategy": "group_by_length"},
+        "makes the order depend on the world size; leave it out",
+    ),
+    "split": ({"accelerator_config": {"split_batches": True}}, "split batches by the world size; leave them out"),
 }
 
 
@@ -292,7 +298,7 @@ def test_a_worker_that_would_train_alone_is_refused(trainer: Any, monkeypatch: p
     made = trainer()
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="this is one of 2 workers, and the Trainer trains alone"):
+    with pytest.raises(ConfigError, match="this is one of 2 workers, but the Trainer would train alone"):
         made.train()
 
 

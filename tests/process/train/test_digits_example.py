@@ -102,7 +102,7 @@ def test_the_demo_keeps_every_promise_and_says_so(tmp_path: Path) -> None:
         output, _ = demo.communicate()
     assert demo.returncode == 0, output
     assert "BAD" not in output
-    assert re.search(r"worlds: 3 -> 2 -> 3 workers", output)
+    assert re.search(r"world sizes: 3 -> 2 -> 3, from steps", output)
     assert not list(tmp_path.iterdir()), "the demo leaves nothing where it was started"
 
 

@@ -122,5 +122,5 @@ def test_a_folder_that_a_rank_does_not_see_is_named_in_one_line(
 ) -> None:
     folder = folder_of(tmp_path, monkeypatch)
     monkeypatch.setattr(byte_collectives, "gather", lambda data, group: [data, b"10.0.0.7:/data"])
-    with pytest.raises(CheckpointError, match="what rank 0 writes there is not seen in 10"):
+    with pytest.raises(CheckpointError, match="what rank 0 writes there is not visible in 10"):
         folder._require_shared(tmp_path)
