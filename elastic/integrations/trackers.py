@@ -272,6 +272,8 @@ def _wandb_callback(run: TrackedRun, callback: Any) -> None:
 
 def _mlflow_callback(run: TrackedRun, callback: Any) -> None:
     def new(logs: Mapping[str, Any], step: int) -> dict[str, Any]:
+        # A killed worker loses values that MLflow queues, and steps before the restored one are not repeated.
+        callback._async_log = False
         guard = run._active_mlflow_guard()
         return dict(logs) if guard is None else guard.new(logs, step, name_in_mlflow)
 

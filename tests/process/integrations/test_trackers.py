@@ -83,6 +83,7 @@ def training(way: str, folder: Path, worlds: list[World], **env: str) -> Tracked
         "WANDB_SILENT": "true",
         "MLFLOW_TRACKING_URI": uri,
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ASYNC_LOGGING_BUFFERING_SECONDS": "60",  # What is logged asynchronously is lost with the process.
     }
     result = run(
         WAYS[way],
