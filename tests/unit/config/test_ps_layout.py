@@ -161,7 +161,7 @@ def test_a_typing_error_does_not_start_thousands_of_processes() -> None:
         ("--workers", "a:x", "is not host:port"),
         ("--workers", "a b", "neither a host name nor an address"),
         ("--heter-workers", "a:99999", "a port is 1 to 65535"),
-        ("--http-port", "0", "not between 1 and 65535"),
+        ("--http-port", "0", "must be 1 or more, not 0"),
     ],
 )
 def test_a_list_that_cannot_be_read_says_how_to_write_it(flag: str, text: str, says: str) -> None:
