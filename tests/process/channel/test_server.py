@@ -122,13 +122,13 @@ def test_a_server_without_any_descriptor_left_turns_workers_away_and_lives_on(he
 @pytest.mark.parametrize(
     ("packets", "words"),
     [
-        ([b"\xff\x00 nonsense"], "is not understood"),
-        ([b'{"type":"progress","step":-3,"world":1,"metrics":{}}'], "is not understood"),
-        ([b"[" * 60_000], "is not understood"),
+        ([b"\xff\x00 nonsense"], "sent an invalid message"),
+        ([b'{"type":"progress","step":-3,"world":1,"metrics":{}}'], "sent an invalid message"),
+        ([b"[" * 60_000], "sent an invalid message"),
         ([encode(AcceptsPlannedStop())], "did not identify itself"),
-        ([encode(hello(pid=1))], "says that it is pid 1"),
+        ([encode(hello(pid=1))], "claims to be pid 1"),
         ([encode(hello()), encode(hello())], "identified itself twice"),
-        ([b" " * (PACKET_MAX + 1)], "says more than 65536 bytes at once"),
+        ([b" " * (PACKET_MAX + 1)], "sent a message of more than 65536 bytes"),
     ],
 )
 def test_a_stranger_is_hung_up_on_with_a_line_and_others_are_heard(
@@ -182,7 +182,7 @@ def test_a_second_process_of_a_rank_is_turned_away_while_the_first_is_there(hear
     first = ChannelClient(heard.server.path, hello())
     second = ChannelClient(heard.server.path, hello())
     heard.until(lambda: bool(heard.lines))
-    assert f"says that it is rank 0, and so does pid {os.getpid()}" in heard.lines[0]
+    assert f"claims to be rank 0, which pid {os.getpid()} already is" in heard.lines[0]
     first.close()
     third = ChannelClient(heard.server.path, hello())  # As the next program of a shell script.
     heard.until(lambda: len(heard.said) == 2)

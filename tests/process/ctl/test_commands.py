@@ -426,7 +426,7 @@ def test_a_server_that_is_not_there_is_one_line_and_exit_4() -> None:
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
-        ((), "COMMAND"),
+        ((), "no command given"),
         (("state",), "status"),
         (("status", "--elastic-server", "h:2379"), "--job-id"),
         (("status", "--job-id", "j"), "--elastic-server"),
