@@ -117,8 +117,8 @@ async def test_who_follows_sees_all_to_the_verdict_also_when_etcd_was_away(job: 
     (worker,) = await job.world(1, 1)
     following = await started(job, "events", "--follow")
     left = await started(job, "events", "--follow")
-    assert len(await lines_until(following.stdout, "generation 1 go")) == 2
-    await lines_until(left.stdout, "generation 1 go")
+    assert len(await lines_until(following.stdout, "generation 1 start signal: ")) == 2
+    await lines_until(left.stdout, "generation 1 start signal: ")
     left.send_signal(SIGINT)
     left_err = (await asyncio.wait_for(left.communicate(), LIMIT_S))[1]
     assert (left.returncode, left_err) == (130, b"")
@@ -128,7 +128,7 @@ async def test_who_follows_sees_all_to_the_verdict_also_when_etcd_was_away(job: 
     await asyncio.to_thread(job.etcd.start)
     await lines_until(following.stderr, "elastic-ctl: etcd answers again")
     await reports_steps(worker, 1, 2, 3)
-    assert " start: " in (await lines_until(following.stdout, "generation 1 start"))[0]
+    assert " start: " in (await lines_until(following.stdout, "generation 1 start: "))[0]
     await worker.obeys("complain", "ValueError: no data")
     await worker.exits(3)
     assert await node.exits() == 1
@@ -136,8 +136,8 @@ async def test_who_follows_sees_all_to_the_verdict_also_when_etcd_was_away(job: 
     assert (following.returncode, err) == (0, b"")
     rest = out.decode().splitlines()
     assert [line.split(": ")[0].split("  ")[-1] for line in rest[:-1]] == [
-        "generation 2 generation",
-        "generation 2 verdict",
+        "generation 2 formed",
+        "generation 2 final status",
     ]
     assert rest[-1].startswith("goodput ")
 

@@ -123,7 +123,7 @@ def test_what_looks_at_a_job_and_steers_it_does_what_its_page_says(desk: Desk) -
         assert [node.ends() for node in nodes] == [0, 0]
         assert [(one.text, one.ends(), one.said) for one in following if one.ends()] == []
     for name in AT_THE_END:
-        assert re.search(rf"{job}.*stopped|verdict: stopped", desk.ran(f"elastic-ctl {name}")[1])
+        assert re.search(rf"{job}.*stopped|final status: stopped", desk.ran(f"elastic-ctl {name}")[1])
     assert desk.ran("elastic-ctl forget --yes")[1].startswith(f"Deleted the record of job {job}: ")
 
 
