@@ -76,7 +76,7 @@ async def test_the_same_command_typed_twice_without_a_server_makes_two_jobs_with
     (one,) = await job.world(1, 1)
     other = f"{job.job_id}-again"  # Where none is named, each command invents one.
     second = await job.node("--np", "1", "--job-id", other, server=False, beside=first)
-    await second.says(rf"another job \({job.job_id}\) writes its logs into .*/log; the logs of this job are in .*/log/")
+    await second.says(rf"another job \({job.job_id}\) writes its logs into .*/log; this job writes to .*/log/")
     await job.told.until(lambda: len(job.workers) == 2, "a second worker")
     two = job.workers[1]
     for worker, text in ((one, "first"), (two, "second")):

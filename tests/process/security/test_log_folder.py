@@ -91,7 +91,7 @@ def test_agents_of_two_users_share_a_folder_and_each_job_has_its_own(folder: Pat
     assert same == str(folder)
     assert unlocked.startswith(f"cannot lock {folder / LOCK} (it belongs to another user)")
     assert other == str(folder / "j2")
-    assert moved.startswith(f"{folder} has the lock of a job (j1) of another user; the logs of this job are in {other}")
+    assert moved.startswith(f"{folder} has the lock of a job (j1) of another user; this job writes to {other}")
 
 
 def test_a_shared_log_that_another_user_locks_is_bounded_all_the_same(folder: Path) -> None:
