@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.machinery
 import os
-import platform
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from launcher import __version__
 from launcher.config.config import Config
+from launcher.system.package_versions import installed
 
-NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
-"""The packages that bring NCCL for torch's wheels. In other builds of torch the version of NCCL is not known."""
-CUDA_LINE = re.compile(r"^cuda\b[^=\n]*=\s*(['\"])(?P<version>[^'\"\n]+)\1", re.MULTILINE)
-"""The line of torch's `version.py` that names CUDA; builds without it have None there."""
 DIGEST_CHARACTERS = 12
 DIGEST_BYTES_MAX = 64 << 20
 """A larger file is not a script, and reading it would delay the start."""
@@ -37,22 +31,6 @@ def own_versions(config: Config) -> Mapping[str, str]:
     return {name: text[:TEXT_MAX] for name, text in found.items() if text}
 
 
-def installed() -> dict[str, str]:
-    """Return the versions of Python, torch and NCCL of this interpreter; "" for those that are not installed."""
-    nccl = next((found for name in NCCL_PACKAGES if (found := _wheel(name))), "")
-    return {"python": platform.python_version(), "torch": _wheel("torch") or package_version("torch"), "nccl": nccl}
-
-
-def cuda_of_torch() -> str:
-    """Return the version of CUDA that torch was built for, from torch's `version.py`; "" without torch or CUDA."""
-    spec = importlib.machinery.PathFinder.find_spec("torch")
-    for place in (spec.submodule_search_locations if spec is not None else None) or ():
-        with contextlib.suppress(OSError):
-            if found := CUDA_LINE.search(Path(place, "version.py").read_text(encoding="utf-8", errors="replace")):
-                return found["version"]
-    return ""
-
-
 def script_digest(config: Config) -> str:
     """Return the first digits of the SHA-256 of the script's file; "" if it cannot be read."""
     path = _module_file(config.script) if config.module else Path(config.script)
@@ -64,31 +42,6 @@ def script_digest(config: Config) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_CHARACTERS]
     except (OSError, ValueError):  # It cannot be read; a worker will report that.
-        return ""
-
-
-def _wheel(name: str) -> str:
-    """Return the version of a package that was installed from a wheel; "" if there is none.
-
-    `importlib.metadata` finds the same, but imports the email parser, which reads all metadata of torch, at each start
-    of a node.
-    """
-    for place in sys.path:
-        for metadata_file in Path(place or os.curdir).glob(f"{name.replace('-', '_')}-*.dist-info/METADATA"):
-            with contextlib.suppress(OSError), metadata_file.open(encoding="utf-8", errors="replace") as lines:
-                for line in lines:
-                    if line.startswith("Version:"):
-                        return line.removeprefix("Version:").strip()
-    return ""
-
-
-def package_version(name: str) -> str:
-    """Return the version of a package however it was installed; "" if it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # Slow to import, and rarely needed.
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
         return ""
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import platform
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Final
 
 import msgspec
 
 from elastic.core.model import SCHEMA
 from launcher import __version__
-from launcher.agent import versions
 from launcher.config.argv import named_values
 from launcher.config.flags import STORE_FLAGS
 from launcher.job import common_flags
 from launcher.job.common_flags import wants_json
 from launcher.job.named_job import Subcommand, open_store, write
+from launcher.system import package_versions
 
 PACKAGES: Final = ("torch", "grpcio", "msgspec")
 """Packages whose versions matter; they are looked up, not imported."""
@@ -70,20 +69,13 @@ async def _run(asked: argparse.Namespace, environ: Mapping[str, str]) -> int:
         schema=SCHEMA,
         python=platform.python_version(),
         system=platform.platform(),
-        cuda=versions.cuda_of_torch() or None,
-        nccl=versions.installed()["nccl"] or None,
-        packages={name: _installed(name) for name in PACKAGES},
+        cuda=package_versions.cuda_of_torch() or None,
+        nccl=package_versions.installed()["nccl"] or None,
+        packages={name: package_versions.package_version(name) or None for name in PACKAGES},
         etcd=etcd,
     )
     write([msgspec.json.encode(report).decode()] if wants_json(asked) else report.lines())
     return 0
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 COMMAND: Final = Subcommand(
