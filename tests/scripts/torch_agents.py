@@ -1,8 +1,9 @@
 """Nodes of torch's own elastic agent on our backend: a script that runs them, and how a test starts and reads it.
 
 As a script it gets one `AgentNode` in JSON per argument. A node alone has the main thread, where torch's agent handles
-signals; several have a thread each. Each prints `supervises` and the number of nodes when torch's agent knows its new
-workers, and `ended` and one JSON object when it ends. Workers write a line in one piece, because all share one pipe.
+signals; several have a thread each. Each prints `ended` and one JSON object when it ends. Workers write a line in one
+piece, because all of them share one pipe. On stderr it prints `supervises` and the number of nodes when torch's agent
+knows its new workers.
 """
 
 from __future__ import annotations
@@ -199,8 +200,7 @@ def _supervise(node: AgentNode, parameters: RendezvousParameters, logs: Any) -> 
         def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
             pids: dict[int, Any] = super()._start_workers(worker_group)
             # Before this, a signal makes torch's agent forget workers that it has just started.
-            sys.stdout.write(f"supervises {worker_group.group_world_size}\n")
-            sys.stdout.flush()
+            sys.stderr.write(f"supervises {worker_group.group_world_size}\n")
             return pids
 
     handler = get_rendezvous_handler(parameters)

@@ -344,7 +344,7 @@ def test_an_agent_that_a_signal_ends_takes_its_workers_along_and_leaves_the_job_
             await job.world(agents[0])
             agents.append(await start(job, node))
             await job.world(*agents)
-            await agents[0].shows("^supervises 2$")
+            await agents[0].says("^supervises 2$")
             agents[0].signal(signal.SIGTERM)
             assert await agents[0].exits() == 1
             assert ends(agents[0])[0]["error"][0] == "SignalException"
