@@ -5,7 +5,7 @@
 
 It needs atheris (`pip install -e '.[fuzz]'`; Python 3.11 on Linux). Inputs that reached something new are kept in the
 corpus, and are where the next run begins. An input that breaks a promise is printed with its stack and kept as
-crash-* in the corpus: mend what it found, and move it to tests/fuzz/found/<target>/, where every test run takes it.
+crash-* in the corpus: fix what it found, and move it to tests/fuzz/found/<target>/, where every test run takes it.
 """
 
 from __future__ import annotations

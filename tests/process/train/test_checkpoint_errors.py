@@ -83,7 +83,7 @@ for file in ("__1_0.distcp", ".metadata"):
     attempt(f"damaged {file}", lambda: load(full, weights(0)))
     if rank == 0:
         (model / file).write_bytes(kept)
-attempt("mended", lambda: load(full, weights(0)))
+attempt("repaired", lambda: load(full, weights(0)))
 
 # A metadata file that runs code, with the right checksum.
 class Runs:
@@ -162,7 +162,7 @@ def test_a_part_that_does_not_fit_the_model_is_an_error_that_names_the_key(told:
 @pytest.mark.parametrize("file", ["__1_0.distcp", ".metadata"])
 def test_damage_to_any_file_is_found_by_all_ranks(told: Told, file: str) -> None:
     assert told[f"damaged {file}"] == [["CheckpointDamaged", f"model: the checksum of {file} is wrong"]] * 2
-    assert told["mended"] == [["none", "([3.0, 3.0, 3.0, 3.0, 3.0, 3.0], {'lr': 3})"]] * 2
+    assert told["repaired"] == [["none", "([3.0, 3.0, 3.0, 3.0, 3.0, 3.0], {'lr': 3})"]] * 2
 
 
 def test_metadata_that_would_run_code_is_refused_and_runs_none(told: Told) -> None:

@@ -80,8 +80,8 @@ def test_a_container_is_known_by_its_control_group(tmp_path: Path, groups: str, 
 def test_an_address_of_dockers_bridge_with_a_store_elsewhere_is_told_with_both_mends() -> None:
     hint = bridge_hint("172.17.0.3", ["10.0.0.5:2379"], inside=True)
     assert hint.startswith("172.17.0.3 is an address of docker's bridge")
-    for mend in ("--network host", "-p LOW-HIGH:LOW-HIGH", "--host ADDRESS", "--port-range LOW:HIGH"):
-        assert mend in hint
+    for fix in ("--network host", "-p LOW-HIGH:LOW-HIGH", "--host ADDRESS", "--port-range LOW:HIGH"):
+        assert fix in hint
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_address_of_dockers_bridge_with_a_store_elsewhere_is_told_with_both_m
         ("172.18.0.3", ("10.0.0.5:2379",), True),
         ("172.17.0.3", ("172.17.0.2:2379",), True),  # all of it runs on one machine
         ("127.0.0.1", ("127.0.0.1:2379",), True),
-        ("machine-7", ("10.0.0.5:2379",), True),  # the mend is there already
+        ("machine-7", ("10.0.0.5:2379",), True),  # the fix is there already
         ("172.17.0.3", (), True),
     ],
 )
@@ -119,7 +119,7 @@ class Told(AgentLog):
 def told(
     host: str, monkeypatch: pytest.MonkeyPatch, *, inside: bool = False, folder: str = "", **environ: str
 ) -> list[tuple[str, str]]:
-    """What a node with this address says of itself, without the mends; its disk has room."""
+    """What a node with this address says of itself, without the fixes; its disk has room."""
     monkeypatch.setattr(startup_notes, "in_container", lambda: inside)
     monkeypatch.setattr("launcher.net.addresses.interface", lambda host: "eth0")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: (10**12, 0, 10**12))

@@ -358,9 +358,9 @@ def test_a_document_that_was_put_right_is_read_again_and_one_that_is_gone_is_for
     reader = ViewReader(KEYS)
     damaged = reader.read(entries(entry(KEYS.spec, b"junk", 5)), 5, complete=True)
     assert damaged.damaged == (KEYS.spec,)
-    mended = reader.read(entries(entry(KEYS.spec, encode(SPEC), 6)), 6, complete=True)
-    assert mended.spec == StoredDocument(SPEC, 5, 6)
-    assert mended.damaged == ()
+    repaired = reader.read(entries(entry(KEYS.spec, encode(SPEC), 6)), 6, complete=True)
+    assert repaired.spec == StoredDocument(SPEC, 5, 6)
+    assert repaired.damaged == ()
     assert reader.read({}, 7, complete=True).spec is None
 
 

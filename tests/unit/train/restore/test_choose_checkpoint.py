@@ -102,7 +102,7 @@ def test_a_committed_step_that_is_damaged_is_named_with_what_is_wrong() -> None:
         CheckpointError, match=r"step 150 .*0150.g3: meta.json is damaged; repair it, or .*rollback"
     ) as raised:
         check_newest(-1, [report(known=told)], allow_rollback=False, damaged=[OLD_BAD, NEW_BAD])
-    assert OLD_BAD.name not in str(raised.value), "to mend this one would not help"
+    assert OLD_BAD.name not in str(raised.value), "repairing this one would not help"
 
 
 def test_who_misses_the_committed_step_is_not_told_to_mend_an_older_one() -> None:
